@@ -8,10 +8,10 @@ export PYTHON
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench docs generate lock clean distclean
+.PHONY: help run test test-engines check bench docs generate lock clean distclean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 # exec: make's own child is then the server, which Ctrl-C and SIGTERM reach and which stops with 0.
 run:  ## start brimful here: API, console and scheduler, on loopback
@@ -22,6 +22,11 @@ test:  ## all tests
 	@tools/setup.sh test
 	@tools/setup.sh system
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+test-engines:  ## the tests that start Ray and an S3 server, and the journey over three sites
+	@tools/setup.sh engines
+	@tools/setup.sh system
+	$(BIN)/python -m pytest -q -m engines $(ARGS)
 
 check:  ## lint, types, layers and tidiness: under a minute
 	@tools/setup.sh dev

@@ -4,6 +4,7 @@
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
+#   tools/setup.sh engines  test, Ray, and an S3 server: what `make test-engines` needs
 #   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool, systemd-analyze, Slurm)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
@@ -182,6 +183,7 @@ run) install_set run server ;;
 dev) install_set dev dev ;;
 test) install_set test dev,trace,peers ;;
 cards) install_set test dev,trace,peers && install_cards ;;
+engines) install_set engines dev,trace,peers,engines ;;
 system) install_system ;;
-*) stop "usage: tools/setup.sh run|dev|test|cards|system" ;;
+*) stop "usage: tools/setup.sh run|dev|test|cards|engines|system" ;;
 esac

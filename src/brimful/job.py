@@ -59,6 +59,7 @@ class Checkpoint:
     step: int
     at_s: int
     files: dict[str, tuple[int, str]]  # by relative path: bytes and SHA-256
+    lease: str = ""  # which sealed it, where brimful ran it
 
 
 class Run:
@@ -233,7 +234,8 @@ def _seal(folder: Path, *, step: int) -> None:
         with path.open("rb") as file:
             digest = sha256(file)
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
-    body = json.dumps({"step": step, "at_s": int(time.time()), "files": files}, indent=1)
+    facts = {"step": step, "at_s": int(time.time()), "lease": os.environ.get("BRIMFUL_LEASE", "")}
+    body = json.dumps({**facts, "files": files}, indent=1)
     temporary = folder / f".{SEAL}"
     temporary.write_text(body, encoding="utf-8")
     _sync(temporary)
@@ -253,7 +255,13 @@ def read_seal(folder: Path, *, most_bytes: int = SEAL_BYTES) -> Checkpoint | Non
         files = {str(n): (int(f["bytes"]), str(f["sha256"])) for n, f in body["files"].items()}
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             return None
-        return Checkpoint(folder=folder, step=int(body["step"]), at_s=int(body["at_s"]), files=files)
+        return Checkpoint(
+            folder=folder,
+            step=int(body["step"]),
+            at_s=int(body["at_s"]),
+            files=files,
+            lease=str(body.get("lease", "")),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 

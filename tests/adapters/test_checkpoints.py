@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.adapters.engines.checkpoints import make_ready
+from brimful.adapters.engines.checkpoints import make_ready, sealed_in
 from brimful.adapters.engines.local import LocalEngine
 from brimful.fleet.job import Job
 from brimful.job import newest, seal
@@ -41,9 +41,9 @@ def test_the_newest_of_both_sites_is_the_one(tmp_path: Path) -> None:
     a_checkpoint(there, 9)
     a_checkpoint(there, 3)
     fetched = say("adapters.goes_on_fetched", name="step-9", source=there)
-    assert list(make_ready(here, there)) == [fetched]
+    assert list(make_ready(here, sealed_in(there))) == [fetched]
     assert (here / "step-9" / "state.pt").read_text() == "weights 9"
-    assert list(make_ready(here, there)) == [goes_on_from("step-9")], "and again changes nothing"
+    assert list(make_ready(here, sealed_in(there))) == [goes_on_from("step-9")], "and again changes nothing"
 
 
 def test_one_byte_that_changed_sends_it_back_to_the_checkpoint_before(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_one_byte_that_changed_sends_it_back_to_the_checkpoint_before(tmp_path: 
     a_checkpoint(here, 5)
     bad = a_checkpoint(there, 9)
     (bad / "state.pt").write_text("weighty 9")
-    remarks = list(make_ready(here, there))
+    remarks = list(make_ready(here, sealed_in(there)))
     assert remarks == [
         not_used(bad, say("job.digest_differs", name="state.pt")),
         goes_on_from("step-5"),
@@ -76,7 +76,7 @@ def test_half_written_ones_are_never_used(tmp_path: Path) -> None:
     for folder in (here / ".saving-x", here / ".fetching-y", there / "checkpoint-7"):
         folder.mkdir(parents=True)
         (folder / "state.pt").write_text("half")
-    assert list(make_ready(here, there)) == []
+    assert list(make_ready(here, sealed_in(there))) == []
     assert list(here.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.hostile import PLANTS, READ, READ_TOO, SECRET, TEXTS, Fuzz
-from brimful.adapters.engines.checkpoints import make_ready
+from brimful.adapters.engines.checkpoints import make_ready, sealed_in
 from brimful.adapters.engines.local import LocalEngine
 from brimful.errors import BrimfulError
 from brimful.job import MOST_ENTRIES, Checkpoint, newest, seal, whole_ones
@@ -108,7 +108,7 @@ def test_a_checkpoint_folder_full_of_traps_gives_the_whole_ones(tmp_path: Path, 
         found = in_time(lambda folder=folder: newest(folder))  # type: ignore[misc]
         assert isinstance(found, Checkpoint)
         assert found.folder == whole
-        told = in_time(lambda here=folder, there=elsewhere: list(make_ready(here, there)))  # type: ignore[misc]
+        told = in_time(lambda here=folder, there=elsewhere: list(make_ready(here, sealed_in(there))))  # type: ignore[misc]
         assert told == [say("adapters.goes_on_from", name="step-7")]
         assert secret.read_text() == SECRET
 
@@ -122,7 +122,7 @@ def test_a_file_of_a_checkpoint_that_is_a_link_is_neither_read_nor_carried(tmp_p
     seal(there / "step-1", step=1)
     (there / "step-1" / "state.pt").unlink()
     (there / "step-1" / "state.pt").symlink_to(secret)
-    told = list(make_ready(tmp_path / "here", there))
+    told = list(make_ready(tmp_path / "here", sealed_in(there)))
     assert len(told) == 1
     assert told[0].code == "adapters.not_used"
     assert not any((tmp_path / "here").iterdir())

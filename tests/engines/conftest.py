@@ -11,20 +11,36 @@ from pathlib import Path
 import pytest
 
 from tests.engines.labs import Lab, LocalLab
+from tests.engines.ray_cluster import RayCluster, RayLab, ray_cluster
 from tests.engines.slurm_lab import SlurmLab, close_clusters
 
-LABS: dict[str, Callable[[Path], Lab]] = {"local": LocalLab, "slurm": SlurmLab}
-FAULTS: dict[str, frozenset[str]] = {"local": LocalLab.faults, "slurm": SlurmLab.faults}
+LABS: dict[str, Callable[[Path], Lab]] = {"local": LocalLab, "slurm": SlurmLab, "ray": RayLab}
+FAULTS: dict[str, frozenset[str]] = {
+    "local": LocalLab.faults,
+    "slurm": SlurmLab.faults,
+    "ray": RayLab.faults,
+}
+MARKS = {"ray": pytest.mark.engines}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" in metafunc.fixturenames:
         wanted = {str(mark.args[0]) for mark in metafunc.definition.iter_markers("fault")}
-        metafunc.parametrize("site", [name for name in LABS if wanted <= FAULTS[name]], indirect=True)
+        found = [name for name in LABS if wanted <= FAULTS[name]]
+        marked = [pytest.param(name, marks=MARKS.get(name, ())) for name in found]
+        metafunc.parametrize("site", marked, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with ray_cluster(tmp_path_factory.mktemp("ray")) as made:
+        yield made
 
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    if request.param == "ray":
+        RayLab.cluster = request.getfixturevalue("ray")
     made = LABS[request.param](tmp_path)
     yield made
     made.close()

@@ -55,6 +55,7 @@ def random_log(seed: int) -> list[Event]:
                     node=node,
                     gpus=tuple(range(job.gpus)),
                     microusd_per_gpu_hour=rate,
+                    microusd_per_gib=r.choice((0, 90_000)),
                 )
             )
             if r.random() < 0.9:
@@ -63,7 +64,15 @@ def random_log(seed: int) -> list[Event]:
             if again := r.random() < 0.5:
                 events.append(LeaseEnding(at_s=at_s, lease=lease, reason=verbatim("preempted"), requeue=True))
             kept = r.choice((None, float(r.randint(0, 6000))))
-            events.append(LeaseEnded(at_s=at_s, lease=lease, exit_code=r.choice((0, 1)), kept_work_s=kept))
+            events.append(
+                LeaseEnded(
+                    at_s=at_s,
+                    lease=lease,
+                    exit_code=r.choice((0, 1)),
+                    kept_work_s=kept,
+                    moved_bytes=r.randrange(1 << 32),
+                )
+            )
             if not again:
                 break
     return events
@@ -106,6 +115,30 @@ def test_waste_is_what_failed_and_what_was_done_again() -> None:
     )
 
 
+def test_checkpoints_that_were_moved_are_on_the_bill_to_the_micro_dollar() -> None:
+    granted = LeaseGranted(
+        at_s=0,
+        lease="a.1",
+        job="a",
+        node="n0",
+        gpus=(0,),
+        microusd_per_gpu_hour=2 * USD,
+        microusd_per_gib=90_000,
+    )
+    log: list[Event] = [
+        joined(a_node("n0")),
+        JobSubmitted(at_s=0, job=a_job("a")),
+        granted,
+        LeaseStarted(at_s=0, lease="a.1"),
+        LeaseEnded(at_s=1800, lease="a.1", exit_code=0, moved_bytes=5 << 29),
+    ]
+    ledger = Ledger()
+    (bill,) = bills(lines(log, ledger), by="site")
+    assert (bill.microusd, bill.egress_microusd, bill.moved_bytes) == (USD + 225_000, 225_000, 5 << 29)
+    assert sum(ledger.balances.values()) == 0
+    assert (bill.failed_microusd, bill.lost_microusd) == (0, 0)
+
+
 def written(path: Path, log: list[Event]) -> str:
     records = [dict(zip(("kind", "version", "body"), to_record(event), strict=True)) for event in log]
     path.write_text("\n".join(map(json.dumps, records)))
@@ -130,7 +163,7 @@ def test_an_invoice_is_shown_as_table_and_csv(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.endswith(" 0\n")  # every account together
     assert main(["invoice", "--log", name, "--by", "job", "--csv"]) == YES
     assert capsys.readouterr().out.startswith(
-        "of,leases,gpu_s,microusd,failed_microusd,lost_microusd,idle_microusd\n"
+        "of,leases,gpu_s,microusd,failed_microusd,lost_microusd,idle_microusd,moved_bytes,egress_microusd\n"
     )
 
 

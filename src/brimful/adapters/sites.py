@@ -10,6 +10,7 @@ An engine is a callable in the entry point group `brimful.engines`. Ours are reg
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
 
+from brimful.adapters.objects.store import store_uri
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import TIERS, Tier
 from brimful.language import Quoted, Sentence, os_words, say
@@ -49,7 +51,9 @@ class Site:
     microusd_per_gpu_hour: int | None = None  # None: as `--usd-per-hour` says
     tier: Tier = "owned"
     owner: str = ""  # the tenant that earns what it earns, and may not bid there
-    checkpoints: str = ""  # where its jobs keep checkpoints; empty: with its leases
+    checkpoints: str = ""  # URI of the store they are sent to; empty: they stay with its leases
+    checkpoint_env: tuple[str, ...] = ()  # what of the server's environment goes there with them: credentials
+    microusd_per_gib: int = 0  # for what jobs send to and fetch from the store
     mode: Mode = "run"  # observe: nothing is ever started or stopped there
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,6 +68,11 @@ class Surroundings:
     code: CodeStore | None = None
     # By the GPUs of this machine that its jobs share, whom they run as; None: all as the server's own user.
     runs_as: Callable[[int], JobUsers | None] = lambda _gpus: None
+
+    @staticmethod
+    def store_env_of(site: Site) -> dict[str, str]:
+        """Credentials for the site's store, of those that the server has."""
+        return {name: os.environ[name] for name in site.checkpoint_env if name in os.environ}
 
     def price_of(self, site: Site) -> int:
         own = site.microusd_per_gpu_hour
@@ -101,10 +110,17 @@ def _read_site(path: Path, name: str, table: object) -> Site:
     if not NAME.fullmatch(name) or not isinstance(table, dict):
         raise refuse(say("sites.is_table", name=Quoted(name[:60])))
     values = dict(table)
-    price = values.pop("usd_per_gpu_hour", None)
-    microusd = None if price is None else microusd_from_usd(str(price))
-    if price is not None and (microusd is None or isinstance(price, bool)):
-        raise refuse(say("sites.bad_value", site=name, key="usd_per_gpu_hour", value=_shown(price)))
+
+    def money(key: str) -> int | None:
+        price = values.pop(key, None)
+        found = None if price is None else microusd_from_usd(str(price))
+        if price is not None and (found is None or isinstance(price, bool)):
+            raise refuse(say("sites.bad_value", site=name, key=key, value=_shown(price)))
+        return found
+
+    passed = values.pop("checkpoint_env", [])
+    if not _is_of(passed, tuple[str, ...]):
+        raise refuse(say("sites.bad_value", site=name, key="checkpoint_env", value=_shown(passed)))
     tier, mode = text("tier", "owned"), text("mode", "run")
     for key, found, known in (("tier", tier, TIERS), ("mode", mode, MODES)):
         if found not in known:
@@ -115,10 +131,12 @@ def _read_site(path: Path, name: str, table: object) -> Site:
         site=name,
         engine=text("engine", "local"),
         address=text("address", ""),
-        microusd_per_gpu_hour=microusd,
+        microusd_per_gpu_hour=money("usd_per_gpu_hour"),
+        microusd_per_gib=money("usd_per_gib_moved") or 0,
         tier=next(each for each in TIERS if each == tier),
         owner=text("owner", "", allowed=OWNER),
-        checkpoints=text("checkpoints", ""),
+        checkpoints=store_uri(kept) if (kept := text("checkpoints", "")) else "",
+        checkpoint_env=tuple(passed),
         mode=next(each for each in MODES if each == mode),
         options=values,
     )
@@ -187,10 +205,9 @@ def _load(site: Site, entry: EntryPoint) -> MakeEngine:
 
 
 def needs_nothing_else(site: Site) -> None:
-    """For an engine that has no address, keeps checkpoints with its leases and always acts."""
+    """For an engine that has no address and always acts."""
     for code, is_given in (
         ("no_address", site.address),
-        ("no_checkpoint_store", site.checkpoints),
         ("no_observing", site.mode != "run"),
     ):
         if is_given:

@@ -372,6 +372,8 @@ class BillAnswer(TypedDict):
     failed_microusd: Annotated[int, "for runs that ended with an error of their own"]
     lost_microusd: Annotated[int, "for work that was done again"]
     idle_microusd: Annotated[int | None, "while GPUs were held idle; null: not measured"]
+    moved_bytes: Annotated[int, "of checkpoints, to and from a store"]
+    egress_microusd: Annotated[int, "for moving them"]
 
 
 class InvoiceAnswer(TypedDict):

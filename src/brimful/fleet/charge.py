@@ -2,6 +2,7 @@
 
 Owed money is counted exactly, in 1/3,600,000 micro-dollars: a thousandth of a GPU for a second. It is rounded
 down once, over the whole lease; rounding every tick would charge more for being preempted often.
+Checkpoints that were moved are on the bill of the lease that moved them, once it is over.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Charge:
     started_s: int | None = None
     ended_s: int | None = None
     line: PriceLine | None = None  # the prices of its market pool; None once it is over, and elsewhere
-    final_owed: int | None = None  # what `owed` came to when one with a line ended
+    final_owed: int | None = None  # what its GPUs came to when one with a line ended
+    microusd_per_gib: int = 0  # for each GiB of checkpoints moved
+    moved_bytes: int = 0  # known when it is over
 
     def billed_s(self, now_s: int) -> int:
         """Seconds on the bill up to now. What never ran costs nothing."""
@@ -43,8 +46,22 @@ class Charge:
         """GPU time on the bill, in thousandths of a GPU-second: a share of a GPU counts as that share."""
         return self.size * self.gpu_milli * self.billed_s(now_s)
 
+    @property
+    def egress_owed(self) -> int:
+        """What moving its checkpoints came to, in parts of a micro-dollar."""
+        return self.moved_bytes * self.microusd_per_gib * PARTS >> 30
+
+    @property
+    def egress_microusd(self) -> int:
+        return self.egress_owed // PARTS
+
     def owed(self, now_s: int) -> int:
         """What it has come to by now, exactly: in parts of a micro-dollar."""
+        gpus = self.gpus_owed(now_s)
+        return gpus + self.egress_owed if self.moved_bytes else gpus
+
+    def gpus_owed(self, now_s: int) -> int:
+        """The same for the GPUs alone."""
         if self.final_owed is not None:
             return self.final_owed
         if self.line is None or self.started_s is None:
@@ -61,11 +78,11 @@ class Charge:
         """On the bill up to now."""
         return self.owed(now_s) // PARTS
 
-    def close(self, at_s: int) -> None:
+    def close(self, at_s: int, *, moved_bytes: int = 0) -> None:
         """Nothing is added from here on, however the price moves."""
-        self.ended_s = at_s
+        self.ended_s, self.moved_bytes = at_s, moved_bytes
         if self.line is not None:
-            self.final_owed, self.line = self.owed(at_s), None
+            self.final_owed, self.line = self.gpus_owed(at_s), None
 
     def price_now(self) -> int:
         """Micro-dollars per GPU-hour that it pays at this moment, or paid last."""

@@ -44,7 +44,7 @@ class Event:
 class NodeJoined(Node, Event):
     """A node offers `gpus` GPUs, or its description changed."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     at_s: int
 
     @classmethod
@@ -151,7 +151,7 @@ class LeaseGranted(Event):
     `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`.
     """
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     at_s: int
     lease: str
     job: str
@@ -160,6 +160,7 @@ class LeaseGranted(Event):
     microusd_per_gpu_hour: int
     rest: Parts = ()
     in_turn: bool = False  # it goes before its class, because it has waited so long
+    microusd_per_gib: int = 0  # for each GiB of checkpoints that it moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class LeaseEnding(Event):
 class LeaseEnded(Event):
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     at_s: int
     lease: str
     exit_code: int | None  # None: nobody knows
@@ -198,6 +199,7 @@ class LeaseEnded(Event):
     requeue: bool = False  # True: it failed, and its job has tries left, or it was not its fault
     cause: Cause | None = None  # None: the exit code tells finished from failed
     exit_codes: tuple[int | None, ...] = ()  # by rank, where there are several
+    moved_bytes: int = 0  # of checkpoints, to and from a store: on the bill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

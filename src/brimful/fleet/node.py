@@ -47,6 +47,7 @@ class Node:
     holes: tuple[int, ...] = ()  # indices of GPUs that are there but bad
     owner: str = ""  # the tenant that sells its hours; empty: the operator's own
     taken: tuple[int, ...] = ()  # indices of GPUs that others than our leases hold; by count: as many
+    microusd_per_gib: int = 0  # for what a lease here moves to and from a checkpoint store
     chosen_by: Literal["index", "count"] = "index"  # count: the engine picks, and our indices name none
 
     @property

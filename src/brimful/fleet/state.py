@@ -401,6 +401,7 @@ class Fleet:
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             phase="granted",
             granted_s=event.at_s,
+            microusd_per_gib=event.microusd_per_gib,
             rest=event.rest,
             speed=job.rate(node.gpu) * (job.spread_rate if event.rest else 1.0),
             setup_s=job.checkpoint_cost_s if ran else 0,
@@ -501,7 +502,7 @@ class Fleet:
         self._use(job, -lease.size, at_s=at_s)
         lease.phase, lease.exit_code, lease.exit_codes = "ended", event.exit_code, event.exit_codes
         lease.was_stopped = stopped
-        lease.close(at_s)
+        lease.close(at_s, moved_bytes=event.moved_bytes)
         lease.reason = lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s

@@ -29,12 +29,15 @@ class Line:
     team: str
     job: str
     lease: str
+    site: str
     gpu: str
     gpu_s: int
     microusd: int
     failed_microusd: int = 0  # it ended with an error of its own
     lost_microusd: int = 0  # paid for work that a later lease did again
     idle_microusd: int | None = None  # paid while its GPUs were held idle; None: nobody could see that
+    moved_bytes: int = 0  # of its checkpoints, to and from a store
+    egress_microusd: int = 0  # paid for that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class Bill:
     failed_microusd: int
     lost_microusd: int
     idle_microusd: int | None = None  # paid while GPUs were held idle; None: nobody has measured that
+    moved_bytes: int = 0
+    egress_microusd: int = 0
 
 
 class Invoices:
@@ -101,31 +106,36 @@ class _Idle:
 
 def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, idle_s: int | None) -> Line:
     job, gpu, seconds = charge.job, charge.pool.gpu, charge.billed_s(event.at_s)
+    egress = min(posted, charge.egress_microusd)
+    gpus = posted - egress  # what is waste is of this
     has_failed = not is_told and event.exit_code not in (0, None)
     lost = 0
     if is_told and event.kept_work_s is not None and seconds:
         kept_s = min(seconds, int(event.kept_work_s / (job.rate(gpu) or 1.0)))
-        lost = posted * (seconds - kept_s) // seconds
-    failed = posted if has_failed else 0
+        lost = gpus * (seconds - kept_s) // seconds
+    failed = gpus if has_failed else 0
     idle = None
     if idle_s is not None:  # what is waste for another reason already is not counted twice
-        share = posted * min(idle_s, seconds) // seconds if seconds else 0
-        idle = min(share, posted - failed - lost)
+        share = gpus * min(idle_s, seconds) // seconds if seconds else 0
+        idle = min(share, gpus - failed - lost)
     return Line(
         team=job.tenant,
         job=job.job,
         lease=event.lease,
+        site=charge.pool.site,
         gpu=gpu,
         gpu_s=charge.size * seconds,
         microusd=posted,
         failed_microusd=failed,
         lost_microusd=lost,
         idle_microusd=idle,
+        moved_bytes=event.moved_bytes,
+        egress_microusd=egress,
     )
 
 
 def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
-    """One bill for each `team`, `job` or `gpu` type, dearest first."""
+    """One bill for each `team`, `job`, `site` or `gpu` type, dearest first."""
     groups: dict[str, list[Line]] = {}
     for line in found:
         groups.setdefault(getattr(line, by), []).append(line)
@@ -138,6 +148,8 @@ def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
             failed_microusd=sum(line.failed_microusd for line in group),
             lost_microusd=sum(line.lost_microusd for line in group),
             idle_microusd=_known([line.idle_microusd for line in group]),
+            moved_bytes=sum(line.moved_bytes for line in group),
+            egress_microusd=sum(line.egress_microusd for line in group),
         )
         for name, group in groups.items()
     ]

@@ -136,6 +136,7 @@ class Ledger:
             gpu_milli=job.gpu_milli,
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             granted_s=event.at_s,
+            microusd_per_gib=event.microusd_per_gib,
             line=self._lines.get(pool),
         )
 
@@ -164,7 +165,7 @@ class Ledger:
 
     def _post(self, event: events.LeaseEnded) -> None:
         charge = self.unposted.pop(event.lease)
-        charge.close(event.at_s)
+        charge.close(event.at_s, moved_bytes=event.moved_bytes)
         job = charge.job
         owed, remainder = divmod(charge.owed(event.at_s), PARTS)
         has_limit = job.budget_microusd is not None or job.tenant in self._budgets

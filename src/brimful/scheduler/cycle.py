@@ -95,6 +95,7 @@ class Cycle:
                 microusd_per_gpu_hour=price,
                 rest=parts[1:],
                 in_turn=job.job in self.in_turn,
+                microusd_per_gib=self.fleet.nodes[node].microusd_per_gib,
             )
         )
 

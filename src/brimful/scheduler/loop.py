@@ -266,6 +266,7 @@ def _lease_changes(
                 requeue=goes_on,
                 cause=seen.cause,
                 exit_codes=seen.exit_codes,
+                moved_bytes=seen.moved_bytes,
             )
         )
     return changes

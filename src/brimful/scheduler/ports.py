@@ -53,6 +53,7 @@ class Observation:
         None  # when the checkpoint it began from was sealed; 0: none; None: it cannot tell
     )
     skew_s: float = 0.0
+    moved_bytes: int = 0  # of its checkpoints, sent to and fetched from a store
 
 
 class CannotStart(Refused):

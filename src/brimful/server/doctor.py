@@ -11,10 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
-from brimful.adapters.engines.checkpoints import damage_said
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.objects.shelf import damage_said
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.snapshot import Fold
@@ -312,7 +311,7 @@ def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
 def _checkpoints(engine: LocalEngine) -> Finding:
     """Every byte of them, up to a limit: a sparse file of a terabyte costs a job nothing."""
     checked, skipped, left, broken = 0, 0, MOST_READ_BYTES, list[Sentence]()
-    folders = Path(engine.checkpoints("x")).parent.glob("*")
+    folders = engine.checkpoint_folder("x").parent.glob("*")
     for folder in sorted(path for path in folders if path.is_dir() and not path.is_symlink()):
         for each in whole_ones(folder):
             size = sum(size for size, _ in each.files.values())

@@ -5,27 +5,25 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brimful.adapters.files import discard
-from brimful.job import (
-    BLOCK_BYTES,
-    FENCE,
-    SEAL,
-    UNFINISHED,
-    Checkpoint,
-    damage,
-    open_plain,
-    read_seal,
-    whole_ones,
+from brimful.adapters.objects.shelf import (
+    FETCHING,
+    Damaged,
+    Sealed,
+    Source,
+    Tell,
+    damage_said,
+    fetch,
+    number_of,
 )
-from brimful.language import Sentence, os_words, say
+from brimful.job import FENCE, UNFINISHED, Checkpoint, whole_ones
+from brimful.language import Sentence, say
 
-FETCHING = ".fetching-"
 TAKE_OVER_S = 10.0
 
 
@@ -50,64 +48,74 @@ def take_over(here: Path, lease: str) -> None:
         fence.write(lease)
 
 
-def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[Sentence]:
+def make_ready(
+    here: Path,
+    elsewhere: Sequence[Source] = (),
+    *,
+    known: Path | None = None,
+    since: int = 0,
+    tell: Tell = lambda _: None,
+) -> Iterator[Sentence]:
     """Leave the newest whole checkpoint as the newest in `here`; tell what was found on the way.
 
-    Every byte is checked against its seal, after it was copied too. What is damaged is put aside, not thrown
+    Every byte is checked against its seal, after it was fetched too. What is damaged is put aside, not thrown
     away: somebody may want to look at it. What was never sealed is half-written, and goes.
+
+    `known`: where the same job keeps others, which need not be fetched. `since`: the lease that kept
+    checkpoints last, as a store knows it: what an older one has sealed here is an orphan's.
     """
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     for rest in [*here.glob(f"{UNFINISHED}*"), *here.glob(f"{FETCHING}*")]:
         discard(rest)
-    found = whole_ones(here) + (whole_ones(elsewhere) if elsewhere is not None else [])
+    places = [here] if known is None else [here, known]
+    saved = [each.files for each in elsewhere]
+    found = [each for place in places for each in whole_ones(place)]
+    mine = [Sealed(each) for each in found if each.files in saved or not _is_orphans(each, since)]
     # Of equal ones that which is here already comes first: the sort is stable.
-    for each in sorted(found, key=lambda one: one.step, reverse=True):
-        mine = each.folder.parent == here
-        wrong = damage_said(each) if mine else _fetch(each, here)
+    for each in sorted([*mine, *elsewhere], key=lambda one: one.step, reverse=True):
+        is_here = isinstance(each, Sealed) and each in mine
+        wrong = _wrong(each) if is_here else _fetched(each, here, tell)
         if not wrong:
-            name = each.folder.name
+            name = each.name
             yield (
                 say("adapters.goes_on_from", name=name)
-                if mine
-                else say("adapters.goes_on_fetched", name=name, source=each.folder.parent)
+                if is_here
+                else say("adapters.goes_on_fetched", name=name, source=_place(each, of_all=True))
             )
             return
-        if mine:
-            _put_aside(each.folder)
-        yield say("adapters.not_used", folder=each.folder, wrong=wrong)
+        if is_here and each.place == str(here):
+            _put_aside(here / each.name)
+        yield say("adapters.not_used", folder=_place(each), wrong=wrong)
 
 
-def _fetch(source: Checkpoint, here: Path) -> Sentence | None:
-    """Copy what its seal names, and nothing else; what went wrong, or nothing."""
-    half = here / f"{FETCHING}{source.folder.name}"
-    discard(half)
+def sealed_in(folder: Path) -> list[Sealed]:
+    """What another site of this machine has."""
+    return [Sealed(each) for each in whole_ones(folder)]
+
+
+def _is_orphans(checkpoint: Checkpoint, since: int) -> bool:
+    return bool(checkpoint.lease) and number_of(checkpoint.lease) < since
+
+
+def _place(source: Source, *, of_all: bool = False) -> Path | str:
+    if isinstance(source, Sealed):
+        folder = source.checkpoint.folder
+        return folder.parent if of_all else folder
+    return source.place if of_all else f"{source.name} ({source.place})"
+
+
+def _wrong(source: Source) -> Sentence | None:
+    assert isinstance(source, Sealed)
+    return damage_said(source.checkpoint)
+
+
+def _fetched(source: Source, here: Path, tell: Tell) -> Sentence | None:
+    """What went wrong, or nothing."""
     try:
-        for name in (*source.files, SEAL):
-            (half / name).parent.mkdir(parents=True, exist_ok=True)
-            with (
-                open_plain(source.folder / name, below=source.folder.parent) as file,
-                (half / name).open("xb") as copy,
-            ):
-                shutil.copyfileobj(file, copy, BLOCK_BYTES)
-    except OSError as error:
-        discard(half)
-        return say("adapters.cannot_copy", why=os_words(error))
-    copied = read_seal(half)
-    wrong = say("adapters.bad_seal") if copied is None else damage_said(copied)
-    if wrong:
-        discard(half)
-        return wrong
-    discard(here / source.folder.name)
-    half.replace(here / source.folder.name)
+        fetch(source, here, tell=tell)
+    except Damaged as error:
+        return error.said
     return None
-
-
-def damage_said(checkpoint: Checkpoint) -> Sentence | None:
-    found = damage(checkpoint)
-    if found is None:
-        return None
-    values = {key: os_words(it) if isinstance(it, OSError) else it for key, it in found.values.items()}
-    return say(f"job.{found.kind}", **values)
 
 
 def _put_aside(folder: Path) -> None:

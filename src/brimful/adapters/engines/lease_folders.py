@@ -16,6 +16,7 @@ from brimful.adapters.engines import samples
 from brimful.adapters.engines.runner import WORK
 from brimful.adapters.engines.users import JobUser, JobUsers
 from brimful.adapters.files import NOTE_BYTES, identity, read_json, write_json
+from brimful.adapters.objects.store import below
 from brimful.errors import BrimfulError, Refused, WorldFailed
 from brimful.fleet.arrays import task_env
 from brimful.fleet.job import Job
@@ -36,10 +37,22 @@ class LeaseFolders:
     """The folders of a site's leases, with its jobs' environments and checkpoints beside them."""
 
     def __init__(
-        self, root: Path, *, site: str, log_bytes: int, code: CodeStore | None, runs_as: JobUsers | None
+        self,
+        root: Path,
+        *,
+        site: str,
+        log_bytes: int,
+        code: CodeStore | None,
+        runs_as: JobUsers | None,
+        store: str = "",
+        store_env: Mapping[str, str] | None = None,
     ) -> None:
-        """`runs_as`: whom jobs run as; None: all as the user who runs this, whosever they are."""
+        """`runs_as`: whom jobs run as; None: all as the user who runs this, whosever they are.
+
+        `store`: the URI to which checkpoints are sent, with which environment; empty: they stay here.
+        """
         self._root, self.site = root, site
+        self._store, self._store_env = store, store_env or {}
         self._log_bytes = log_bytes
         self._code = code  # where packed code is
         self._runs_as = runs_as
@@ -64,7 +77,7 @@ class LeaseFolders:
     ) -> dict[str, Any]:
         """What the runner of this folder is told, but for its ranks."""
         lease, job = start.lease, start.job
-        checkpoints = self.checkpoints(job.job)
+        checkpoints = str(self.checkpoint_folder(job.job))
         return {
             "lease": lease,
             "command": list(job.command),
@@ -80,6 +93,8 @@ class LeaseFolders:
                 **env,
             },
             "checkpoints": checkpoints,
+            "store": below(self._store, job.job) if self._store else "",
+            "store_env": dict(self._store_env),
             "checkpoints_from": start.checkpoints_from or None,
             "kept_until_s": start.kept_until_s,
             "log_bytes": self._log_bytes,
@@ -98,8 +113,11 @@ class LeaseFolders:
         return None if self._runs_as is None else self._runs_as.user_of(job.tenant)
 
     def checkpoints(self, job: str) -> str:
+        return below(self._store, job) if self._store else str(self.checkpoint_folder(job))
+
+    def checkpoint_folder(self, job: str) -> Path:
         """One folder for all leases of the job at this site."""
-        return str(self._folder(job).parent / ".checkpoints" / job)
+        return self._folder(job).parent / ".checkpoints" / job
 
     def keep_env(self, job: str, env: Mapping[str, str]) -> None:
         with failing("adapters.cannot_keep_environment", job=job):

@@ -46,6 +46,7 @@ from brimful.adapters.engines.processes import (
 )
 from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
+from brimful.adapters.objects.carriage import read_carried
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause
 from brimful.fleet.state import Node
@@ -82,12 +83,22 @@ class LocalEngine(LeaseFolders):
         code: CodeStore | None = None,
         look: Callable[[float], Sequence[GpuSample]] | None = None,
         runs_as: JobUsers | None = None,
+        store: str = "",
+        store_env: Mapping[str, str] | None = None,
     ) -> None:
         """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs.
 
         `users`: by such a GPU, the processes that use it now, as far as the driver tells.
         """
-        super().__init__(root, site=site, log_bytes=log_bytes, code=code, runs_as=runs_as)
+        super().__init__(
+            root,
+            site=site,
+            log_bytes=log_bytes,
+            code=code,
+            runs_as=runs_as,
+            store=store,
+            store_env=store_env,
+        )
         self._users = users
         self._devices = devices or {}
         self._problems = problems or {}
@@ -258,7 +269,7 @@ class LocalEngine(LeaseFolders):
         started = read_json(folder / "started.json", most_bytes=NOTE_BYTES)
         if started is not None and held(folder / "lock"):
             prepares = not (folder / "child.json").exists() and (folder / "order.json").exists()
-            yield _prepares(lease) if prepares else self._alive(lease, started)
+            yield _prepares(lease, folder) if prepares else self._alive(lease, started)
             return
         ended = read_json(folder / "ended.json", most_bytes=NOTE_BYTES)
         if ended is None and alive:
@@ -291,6 +302,7 @@ class LocalEngine(LeaseFolders):
             cause=self._cause(folder, code, began_s=began_s),
             exit_codes=tuple(map(exit_code_of, _listed(ended.get("exit_codes")))),
             resumes_s=None if started is None else self._resumes_s(folder),
+            moved_bytes=read_carried(folder).moved_bytes,
         )
 
     def _cause(self, folder: Path, code: object, *, began_s: int | None) -> Cause:
@@ -401,8 +413,8 @@ def _last_words(folder: Path, code: int) -> Sentence:
     return verbatim(text.splitlines()[-1][-SHOWN_CHARS:])
 
 
-def _prepares(lease: str) -> Observation:
-    return Observation(lease=lease, state="waiting", problem=say("adapters.readies_checkpoints"))
+def _prepares(lease: str, folder: Path) -> Observation:
+    return Observation(lease=lease, state="waiting", problem=read_carried(folder).said)
 
 
 def _listed(value: object) -> list[object]:

@@ -14,6 +14,7 @@ server learns of its end whenever it comes back. Everything it knows stands in i
     sample.json   what the job's Meter measured last (BRIMFUL_SAMPLES); written by the job, so never trusted
     work          the packed code it runs in, unpacked (only with code)
     log           what the job printed; log.start: where it begins now. log.1, ...: of the gang's other ranks
+    carried.json  what its checkpoints' carrier has moved, and is at (objects/carrier.py; only with a store)
     runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken
 
@@ -40,11 +41,13 @@ from typing import IO, Any, NamedTuple
 
 from brimful.adapters.code import unpack
 from brimful.adapters.engines import isolation
-from brimful.adapters.engines.checkpoints import make_ready, take_over
+from brimful.adapters.engines.checkpoints import make_ready, sealed_in, take_over
 from brimful.adapters.engines.logs import name_of, shorten
 from brimful.adapters.engines.processes import born
-from brimful.adapters.files import read_json, write_json, write_reserved
-from brimful.errors import BadInput, BrimfulError, Said
+from brimful.adapters.files import discard, read_json, write_json, write_reserved
+from brimful.adapters.objects.carriage import Carriage
+from brimful.adapters.objects.store import is_store
+from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
 from brimful.job import newest
 from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
@@ -60,6 +63,8 @@ FAILED = "failed"  # in the folder of a gang whose ranks have runners of their o
 
 
 def main(folder: Path) -> int:
+    if os.environ.get("BRIMFUL_DETACH") and os.fork():
+        os._exit(0)  # whoever started us ends its children with itself, and must not end this one
     order = read_json(folder / "order.json")
     if order is None:
         return 0  # another runner has carried it out
@@ -93,20 +98,28 @@ def main(folder: Path) -> int:
             )
             return 1
         with log:
-            end = _End(None, say("adapters.stopped_before_begun"))
+            end, carriage = _End(None, say("adapters.stopped_before_begun")), Carriage(folder, order)
             with contextlib.suppress(_StoppedBeforeBegun):
                 with watch.preparing():
                     failed = _unpacked(folder, order)
-                end = failed or _run(folder, order, log, lock.fileno(), watch)
+                end = failed or _run(folder, order, log, lock.fileno(), watch=watch, carriage=carriage)
         watch.shorten_logs()  # what it printed since the last look
-        last = newest(Path(order["checkpoints"]))
         if not watch.told:
             _mark_failed(order, end)
-        sealed_s = 0 if last is None else last.at_s
+        sealed_s = _sealed_s(order, carriage)
         _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, told=watch.told)
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
+
+
+def _sealed_s(order: dict[str, Any], carriage: Carriage) -> int:
+    """When the newest checkpoint was sealed that a later lease can have."""
+    sent_s = carriage.sealed_s()
+    if sent_s is not None:
+        return sent_s
+    last = newest(Path(order["checkpoints"]))
+    return 0 if last is None else last.at_s
 
 
 class _StoppedBeforeBegun(Exception):
@@ -132,17 +145,24 @@ def _open_log(folder: Path, order: dict[str, Any], rank: int = 0) -> IO[bytes]:
     return log
 
 
-def _make_ready(order: dict[str, Any]) -> tuple[list[Sentence], int]:
+def _make_ready(order: dict[str, Any], carriage: Carriage) -> tuple[list[Said], int]:
     """Have the newest whole checkpoint where the job looks for it, and nobody but this lease write there.
 
     What there is to say, and when that one was sealed; 0 where there is none: then the job starts anew.
     """
-    source, here = order.get("checkpoints_from"), Path(order["env"]["BRIMFUL_CHECKPOINT_DIR"])
-    said: list[Sentence] = []
+    # A confined job sees what was fetched for it, or what another site of this machine has, under a name of
+    # its own.
+    source = order.get("fetched" if order.get("isolation") else "checkpoints_from") or ""
+    here = Path(order["env"]["BRIMFUL_CHECKPOINT_DIR"])
+    said: list[Said] = []
     found_s = 0
     try:
-        take_over(here, order.get("lease", ""))
-        said.extend(make_ready(here, Path(source) if source else None))
+        if carriage.goes and not order.get("isolation"):
+            said.extend(carriage.fetch(here, fence=True))
+        else:
+            take_over(here, order.get("lease", ""))
+            elsewhere = sealed_in(Path(source)) if source and not is_store(source) else []
+            said.extend(make_ready(here, elsewhere, since=carriage.before))
         found = newest(here)
         found_s = 0 if found is None else found.at_s
     except OSError as error:
@@ -151,6 +171,18 @@ def _make_ready(order: dict[str, Any]) -> tuple[list[Sentence], int]:
         code = "adapters.progress_lost" if found_s else "adapters.progress_lost_all"
         said.append(say(code, lost=Seconds(lost_s)))
     return said, found_s
+
+
+def _fetch_for_isolated(folder: Path, order: dict[str, Any], carriage: Carriage) -> list[Said]:
+    """A store's credentials are not the job's to see: what it goes on from is fetched first."""
+    fetched = folder / isolation.FETCHED
+    discard(fetched)
+    fetched.mkdir(mode=0o700)
+    said = carriage.fetch(fetched, fence=False)
+    confined = order["isolation"]
+    for path in (fetched, *fetched.rglob("*")):
+        os.chown(path, confined["uid"], confined["gid"], follow_symlinks=False)
+    return said
 
 
 def _tell(log: IO[bytes], said: Iterable[object]) -> None:
@@ -204,12 +236,16 @@ def _write_end(
     write_reserved(folder / "ended.json", ended)
 
 
-def _run(folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, watch: _Watch) -> _End:
+def _run(
+    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: _Watch, carriage: Carriage
+) -> _End:
     """Start the job, wait for its end and for the end of everything it started."""
     try:
-        job, resumes_s = _start(folder, order, log, lock, watch)
+        job, resumes_s = _start(folder, order, log, lock, watch=watch, carriage=carriage)
     except OSError as error:
         return _End(*_not_started(order, error))
+    except WorldFailed as error:  # the store stays away: starting anew would lose what is in it
+        return _End(NOT_STARTED, error.said)
     # From here on the job runs: nothing, a full disk least of all, may end the runner before it.
     with contextlib.suppress(OSError):
         (folder / "order.json").unlink()  # its environment may hold secrets, and nobody needs it again
@@ -227,7 +263,8 @@ def _run(folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, watch: 
     _signal_group(job.pid, signal.SIGKILL)
     codes = [128 - code if code < 0 else code for code in job.wait()]
     watch.let_go()
-    _end_the_rest()
+    _end_the_rest(but=carriage.pid)
+    carriage.finish()
     return _End(codes[first], problem, codes)
 
 
@@ -237,17 +274,23 @@ def _ranks(order: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _start(
-    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, watch: _Watch
+    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: _Watch, carriage: Carriage
 ) -> tuple[_Ranks | isolation.Isolated, int]:
     """The job, and when the checkpoint it goes on from was sealed."""
     if not order.get("readies", True):
         return _Ranks(folder, order, lock), 0  # the first rank, elsewhere, has done so for all
     if not order.get("isolation"):
         with watch.preparing():
-            said, resumes_s = _make_ready(order)
+            said, resumes_s = _make_ready(order, carriage)
         _tell(log, said)
+        carriage.begin_sending()
         return _Ranks(folder, order, lock), resumes_s
-    job = _start_isolated(folder, order, lock)
+    fetched: list[Said] = []
+    if carriage.goes:
+        with watch.preparing():
+            fetched = _fetch_for_isolated(folder, order, carriage)
+        _tell(log, fetched)
+    job = _start_isolated(folder, order, lock, carriage)
     try:
         with watch.preparing():
             found = job.prepared() or {"said": [], "resumes_s": 0}
@@ -255,13 +298,15 @@ def _start(
         _signal_group(job.pid, signal.SIGKILL)
         job.wait()
         raise
-    _tell(log, map(said_by_anybody, found["said"]))
+    again = {str(each) for each in fetched}
+    _tell(log, (each for one in found["said"] if str(each := said_by_anybody(one)) not in again))
+    carriage.begin_sending()
     return job, found["resumes_s"]
 
 
-def _start_isolated(folder: Path, order: dict[str, Any], lock: int) -> isolation.Isolated:
+def _start_isolated(folder: Path, order: dict[str, Any], lock: int, carriage: Carriage) -> isolation.Isolated:
     def prepare() -> object:
-        lines, found_s = _make_ready(order)
+        lines, found_s = _make_ready(order, carriage)
         return {"said": [as_record(line) for line in lines], "resumes_s": found_s}
 
     with contextlib.ExitStack() as stack:
@@ -445,16 +490,15 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_the_rest() -> None:
+def _end_the_rest(*, but: int | None) -> None:
     """A job's end is the end of all its processes: a stray one would keep holding GPU memory."""
-    while True:
-        for pid in _children():
+    while rest := [pid for pid in _children() if pid != but]:
+        for pid in rest:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+        for pid in rest:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _children() -> list[int]:

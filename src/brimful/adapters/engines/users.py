@@ -15,6 +15,7 @@ from brimful.adapters.engines import cgroups
 from brimful.adapters.engines.devices import device_files
 from brimful.adapters.engines.isolation import CHECKPOINTS, FETCHED, INSIDE, OWN, TOLD, Isolation
 from brimful.adapters.engines.runner import WORK
+from brimful.adapters.objects.store import is_store
 from brimful.errors import BadInput, Refused, WorldFailed
 from brimful.language import Plain, Quoted, Sentence, os_words, say
 
@@ -155,9 +156,11 @@ class JobUsers:
         checkpoints, elsewhere = Path(order["checkpoints"]), order["checkpoints_from"]
         shared = [(str(folder / TOLD), TOLD, False), (str(folder / OWN), OWN, True)]
         shared.append((str(checkpoints), CHECKPOINTS, True))
-        fetched = str(INSIDE / FETCHED) if elsewhere and Path(elsewhere).is_dir() else None
-        if fetched:
-            shared.append((elsewhere, FETCHED, False))
+        carried = is_store(elsewhere or "") or is_store(order["store"])
+        source = str(folder / FETCHED) if carried else elsewhere
+        fetched = str(INSIDE / FETCHED) if source and (carried or Path(source).is_dir()) else None
+        if source and fetched:
+            shared.append((source, FETCHED, False))
         place = order["folder"]
         if order.get("code"):
             place = str(INSIDE / WORK)
@@ -185,7 +188,8 @@ class JobUsers:
             memory_bytes=self._bytes_per_gpu * gpus,
             processes=self._processes_per_gpu * gpus,
         )
-        told = {"env": env, "folder": place, "checkpoints_from": fetched, "isolation": asdict(isolation)}
+        told = {"env": env, "folder": place, "isolation": asdict(isolation)}
+        told |= {"fetched": fetched}
         return {**order, **told}
 
 

@@ -102,7 +102,7 @@ def invoice(args: argparse.Namespace) -> Answer:
     if not made:
         return Answer(data, words("money.nothing_billed"))
     amounts = [bill["microusd"] for bill in made]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             bill["of"][:24],
             str(bill["leases"]),
@@ -115,8 +115,14 @@ def invoice(args: argparse.Namespace) -> Answer:
         )
         for bill, billed in zip(all_printable(made), cents_that_add_up(amounts), strict=True)
     ]
-    names = (args.by, "leases", "gpu_hours", "failed", "redone", "idle", "billed")
-    shown = table([*(words(f"money.col_{name}") for name in names), ""], rows, right=(1, 2, 3, 4, 5, 6))
+    names = [args.by, "leases", "gpu_hours", "failed", "redone", "idle", "billed"]
+    if any(bill["moved_bytes"] for bill in made):
+        names.insert(6, "egress")
+        rows = [
+            (*row[:6], _usd(bill["egress_microusd"]), *row[6:]) for row, bill in zip(rows, made, strict=True)
+        ]
+    right = tuple(range(1, len(names)))
+    shown = table([*(words(f"money.col_{name}") for name in names), ""], rows, right=right)
     said = say("money.billed", total=Usd(total))
     if "sum_of_balances" in data:
         said = say("money.billed_of_accounts", total=Usd(total), accounts=data["sum_of_balances"])
@@ -229,7 +235,7 @@ def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
             yield say("money.line", n=Plain(n)), line
 
 
-BY = arg("--by", choices=("team", "job", "gpu"), default="team")
+BY = arg("--by", choices=("team", "job", "site", "gpu"), default="team")
 VERBS = {
     "budget": Verb(
         "brimful budget\nbrimful budget research --set 500 --yes\n"

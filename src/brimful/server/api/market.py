@@ -63,7 +63,7 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
         return ok(_budget_of(reader, who, tenant))
 
     @router.get("/invoice", response_model=envelope(InvoiceAnswer), responses=COMMON)
-    def invoice(by: Literal["team", "job", "gpu"] = "team", who: Principal = viewer) -> Response:
+    def invoice(by: Literal["team", "job", "site", "gpu"] = "team", who: Principal = viewer) -> Response:
         """What was billed, and what of it was waste, by team, job or GPU type."""
         return ok(bills.view(who, by=by))
 

@@ -133,6 +133,7 @@ def local_site(site: Site, given: Surroundings) -> Engine:
             holes=each.holes,
             tier=site.tier,
             owner=site.owner,
+            microusd_per_gib=site.microusd_per_gib,
         )
         for i, each in enumerate(found or slots)
     ]
@@ -147,6 +148,8 @@ def local_site(site: Site, given: Surroundings) -> Engine:
         users=gpus.Users() if found else dict,
         log_bytes=given.log_bytes,
         code=given.code,
+        store=site.checkpoints,
+        store_env=given.store_env_of(site),
         runs_as=given.runs_as(sum(node.gpus for node in nodes)),
     )
 

@@ -92,6 +92,8 @@ def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
         log_bytes=given.log_bytes,
         code=given.code,
         runs_as=given.runs_as(1),
+        store=site.checkpoints,
+        store_env=given.store_env_of(site),
     )
 
 
@@ -107,9 +109,19 @@ class SlurmEngine(LeaseFolders):
         log_bytes: int,
         code: CodeStore | None = None,
         runs_as: JobUsers | None = None,
+        store: str = "",
+        store_env: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(root, site=site.site, log_bytes=log_bytes, code=code, runs_as=runs_as)
+        super().__init__(
+            root,
+            site=site.site,
+            log_bytes=log_bytes,
+            code=code,
+            runs_as=runs_as,
+            store=store,
+            store_env=store_env,
+        )
         if runs_as is not None and runs_as.has_users:
             raise BadInput(say("slurm.no_job_users", site=site.site))
         self._commands, self._options, self._described = commands, options, site

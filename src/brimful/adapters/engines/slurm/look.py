@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from brimful.adapters.engines.lease_folders import exit_code_of, kept_work_s
 from brimful.adapters.engines.slurm.text import NOT_BEGUN, NOT_OVER
 from brimful.adapters.files import NOTE_BYTES, read_json
+from brimful.adapters.objects.carriage import read_carried
 from brimful.errors import Said
 from brimful.fleet.events import Cause
 from brimful.language import Plain, say, verbatim
@@ -82,6 +83,7 @@ def ended(lease: str, folder: Path, ranks: Sequence[Rank], state: str, *, skew_s
         exit_codes=tuple(codes) if len(ranks) > 1 else (),
         resumes_s=_resumes_s(ranks),
         skew_s=skew_s,
+        moved_bytes=read_carried(ranks[0].folder).moved_bytes if ranks else 0,
     )
 
 

@@ -1,0 +1,229 @@
+"""Ray as a site: our side of the pipe to the bridge, and what has to be kept here."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.ray.bridge import Settings
+from brimful.adapters.files import identity, read_json, write_json
+from brimful.adapters.objects.store import below
+from brimful.adapters.sites import Site, Surroundings, options_of
+from brimful.errors import BadInput, WorldFailed
+from brimful.fleet.job import Job
+from brimful.fleet.state import Node
+from brimful.language import os_words, say, verbatim
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
+
+BEGIN_S = 90.0  # until a bridge has found the cluster
+ANSWER_S = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Keys of a site with `engine = "ray"`."""
+
+    gpu: str = ""  # type of its GPUs, where nodes have no accelerator type
+    folder: str = "~/.brimful/ray"  # on each node: leases, logs, checkpoints
+    python: str = ""  # with Ray and brimful, to speak to the cluster; empty: the server's own
+    node_ip: str = ""  # ours, as the cluster sees it; empty: Ray finds it
+
+
+class RayEngine:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        python: str = "",
+        store: str = "",
+        store_env: Mapping[str, str] | None = None,
+        code: CodeStore | None = None,
+        through: Sequence[str] = (),
+    ) -> None:
+        """`through`: a command that runs the bridge elsewhere, such as in a network namespace."""
+        self._folder, self._settings = folder, settings
+        self._store, self._store_env, self._code = store, dict(store_env or {}), code
+        self._command = [
+            *through,
+            python or sys.executable,
+            "-P",
+            "-m",
+            "brimful.adapters.engines.ray.bridge",
+        ]
+        self._lock = threading.RLock()
+        self._pipe: Connection | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.site = settings.node.site
+        self._last: list[Node] = []
+
+    def nodes(self) -> Sequence[Node]:
+        found: list[Node] = self._ask("nodes")
+        if found != self._last:
+            self._last = found
+        return self._last
+
+    def start(self, starts: Sequence[Start]) -> Failures:
+        failed: dict[str, Any] = {}
+        asked = []
+        for each in starts:
+            try:
+                asked.append((each, self._kept_env(each.job), self._archive(each.job)))
+            except CannotStart as error:
+                failed[each.lease] = error
+        return {**failed, **(self._ask("start", asked, self._store_env) if asked else {})}
+
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        found: Failures = self._ask("stop", list(leases), grace_s)
+        return found
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        found: list[Observation] = self._ask("observe", list(leases))
+        return found
+
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        self._ask("warn", lease, until_s)
+
+    def checkpoints(self, job: str) -> str:
+        """Without a store only those can fetch it who share the nodes' folder."""
+        return below(self._store, job) if self._store else f"{self._settings.folder}/.checkpoints/{job}"
+
+    def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        found: LogPiece | None = self._ask("log", lease, rank, offset, limit)
+        if found is None:
+            raise WorldFailed(say("adapters.ray_no_log", lease=lease, site=self.site))
+        return found
+
+    def sample(self, lease: str) -> bytes | None:
+        found: bytes | None = self._ask("sample", lease)
+        return found
+
+    def keep_env(self, job: str, env: Mapping[str, str]) -> None:
+        try:
+            (self._folder / ".env").mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(self._folder / ".env" / f"{job}.json", dict(env))
+        except OSError as error:
+            said = say("adapters.cannot_keep_environment", job=job, error=os_words(error))
+            raise WorldFailed(said) from error
+
+    def forget_env(self, job: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / ".env" / f"{job}.json").unlink()
+
+    def _kept_env(self, job: Job) -> Mapping[str, str]:
+        kept = read_json(self._folder / ".env" / f"{job.array or job.job}.json")
+        if kept is None and job.env and not any(value for _, value in job.env):
+            raise CannotStart(say("adapters.environment_lost", job=job.job))
+        return dict(job.env) if kept is None else kept
+
+    def _archive(self, job: Job) -> bytes | None:
+        if not job.code:
+            return None
+        if self._code is None or self._code.size(job.tenant, job.code) is None:
+            raise CannotStart(say("adapters.code_gone", hash=job.code[:12]))
+        return self._code.path(job.tenant, job.code).read_bytes()
+
+    # -- the pipe ----------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - what the bridge's method gives
+        with self._lock:  # the site's worker asks, and whoever reads a log
+            if self._pipe is None:
+                self._begin()
+            assert self._pipe is not None
+            try:
+                self._pipe.send((method, arguments))
+            except OSError as error:
+                self.close()
+                raise self._failed(str(error)) from error
+            return self._answer(ANSWER_S)
+
+    def _begin(self) -> None:
+        ours, theirs = Pipe()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [*self._command, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise self._failed(str(error)) from error
+        self._pipe = ours
+        self._pipe.send(self._settings)
+        self._answer(BEGIN_S)
+
+    def _answer(self, within_s: float) -> Any:  # noqa: ANN401
+        assert self._pipe is not None
+        try:
+            if not self._pipe.poll(within_s):
+                raise EOFError(f"no answer within {within_s:.0f} s")
+            kind, found = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self.close()
+            raise self._failed(str(error) or "the bridge ended") from error
+        if kind == "failed":
+            raise self._failed(found)
+        return found
+
+    def _failed(self, why: str) -> WorldFailed:
+        values = {"site": self.site, "address": self._settings.address, "why": verbatim(why)}
+        return WorldFailed(say("adapters.ray_failed", **values), code="ray_failed")
+
+    def close(self) -> None:
+        """End the bridge; the cluster and what runs there goes on."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def ray_site(site: Site, given: Surroundings) -> RayEngine:
+    options = options_of(site, RayOptions)
+    if not site.address:
+        raise BadInput(say("adapters.ray_needs_address", site=site.site))
+    given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    node = Node(
+        site=site.site,
+        node="",
+        gpu=options.gpu,
+        gpus=0,
+        microusd_per_gpu_hour=given.price_of(site),
+        declared=False,
+        tier=site.tier,
+        owner=site.owner,
+        chosen_by="count",
+        microusd_per_gib=site.microusd_per_gib,
+    )
+    settings = Settings(
+        site.address,
+        f"brimful-{identity(given.folder)[:12]}",
+        options.folder,
+        node,
+        {"log_bytes": given.log_bytes, "store": site.checkpoints},
+        options.node_ip,
+    )
+    return RayEngine(
+        given.folder,
+        settings,
+        python=options.python,
+        store=site.checkpoints,
+        store_env=given.store_env_of(site),
+        code=given.code,
+    )
