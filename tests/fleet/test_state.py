@@ -132,7 +132,7 @@ def test_a_log_written_by_version_0_1_still_opens() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 5), ("Teleported", 1)])
+@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 6), ("Teleported", 1)])
 def test_an_event_of_a_newer_brimful_is_refused_not_guessed(kind: str, version: int) -> None:
     with refuses(WorldFailed, "fleet.newer_event", kind, version):
         from_record(kind, version, {})
