@@ -34,6 +34,7 @@ def actions(
     found: list[dict[str, Any]] = []
     fleet: Mapping[Node, int] = now.fleet
     made: tuple[str, ...] = ()
+    pooled = gpus_of(fleet)  # enough for the jobs as they were, once queues share
     before_s = _work_s(now)
     for name in ("drop_walls" if now.walls else "return_gpus", *CHANGES):
         tried = now if not found and name not in CHANGES else work((*made, name))
@@ -58,9 +59,12 @@ def actions(
             }
         )
         fleet, before_s = counts, _work_s(tried)
-        made = (*made, name) if name in CHANGES else made
+        if name in CHANGES:
+            made = (*made, name)
+        else:
+            pooled = gpus_of(counts)
     return (
-        [*found, _renew(now, fleet, policy.rules, explained)]
+        [*found, _renew(now, fleet, pooled, policy.rules, explained)]
         if gpus_of(fleet) < gpus_of(now.fleet)
         else found
     )
@@ -78,25 +82,28 @@ def _step(work: Work, rules: Rules, name: str) -> tuple[Mapping[Node, int], Repl
     return counts, sizing.replay(counts, whole=True)
 
 
-def _renew(now: Work, fleet: Mapping[Node, int], rules: Rules, explained: float | None) -> dict[str, Any]:
+def _renew(
+    now: Work, fleet: Mapping[Node, int], pooled: int, rules: Rules, explained: float | None
+) -> dict[str, Any]:
     """All of it once more, as what to buy; and why there were more. Not to be added to the others.
 
     Beyond what every queue would need alone, GPUs are over-provisioned; the rest was bought because queues
-    do not share (defensive buying). Known where there is one kind of node.
+    do not share (defensive buying), or goes with the other changes. Known where there is one kind of node.
     """
     had, left = gpus_of(now.fleet), gpus_of(fleet)
     defensive = None
     if len(now.fleet) == 1:
         alone = silos(now.arrivals, rules, next(iter(now.fleet))).values()
         if None not in alone:
-            defensive = max(0, min(had, sum(n or 0 for n in alone)) - left)
+            defensive = max(0, min(had, sum(n or 0 for n in alone)) - pooled)
     return {
         "action": "renew",
         "gpus": had - left,
         "left_gpus": left,
         "usd_per_month": _usd_per_month(now.fleet, fleet),
         "defensive_gpus": defensive,
-        "over_gpus": None if defensive is None else had - left - defensive,
+        "over_gpus": None if defensive is None else had - pooled - defensive,
+        "changed_gpus": pooled - left,
         "confidence": _confidence("renew", explained),
     }
 

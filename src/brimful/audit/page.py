@@ -6,30 +6,38 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said, told_leaves
-from brimful.language import Number, Percent, Usd, told, tongue, words
+from brimful.audit.drawn import CAUSES, OTHERS, VERDICTS, bar, curve, heat
+from brimful.audit.said import (
+    action_said,
+    coverage_said,
+    leaf_words,
+    paid_said,
+    size_said,
+    told_leaves,
+    waste_causes,
+)
+from brimful.language import Number, Percent, Usd, told, words
+from brimful.sim.document import document
 from brimful.units import MICROUSD
 
-# Okabe and Ito's colours: kept, wasted, unknown, whatever somebody's colour vision.
-COLOURS = {"kept": "#009E73", "wasted": "#D55E00", "unknown": "#999999"}
+MOST_TEAMS = 100  # on the page; --csv has all
+
 STYLE = """
-:root{color-scheme:light}
-body{font:16px/1.5 system-ui,sans-serif;max-width:960px;margin:1.5rem auto;padding:0 1rem}
-body{color:#1a1a1a;background:#fff}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 .bar{display:flex;height:2.2rem;border-radius:4px;overflow:hidden}.bar span{min-width:1px}
-.legend{display:flex;flex-wrap:wrap;gap:.4rem 1.4rem;padding:0;list-style:none}
+.bar.thin{height:1.2rem;margin-top:.9rem}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1.4rem;padding:0;margin:.6rem 0;list-style:none}
 .legend i{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
-th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}
-th:first-child,td:first-child{text-align:left}thead th{font-weight:600}
-td+td{white-space:nowrap}
-.heat td{padding:0;height:1.3rem;border:1px solid #fff}
-.heat th{font-weight:400;font-size:.75rem;padding:0 .2rem;border:0}
-svg{width:100%;height:auto}li{margin:.4rem 0}.note{color:#555;font-size:.9rem}
-@media(max-width:500px){body{font-size:14px}th,td{padding:.2rem .25rem}}
-@media print{body{margin:0;max-width:none;font-size:11pt}h2{break-after:avoid}table,svg{break-inside:avoid}
-.bar,.heat td,.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+.big{font-size:1.25rem;margin:.2rem 0 .8rem}td+td{white-space:nowrap}
+.heat{table-layout:fixed}.heat td{padding:0;height:1.4rem;border:1px solid #fff}
+.heat th{font-weight:400;font-size:.75rem;padding:0 .2rem;border:0;text-align:left;overflow:visible}
+.heat th:first-child{width:2.6rem}
+figure{margin:0}svg{width:100%;height:auto;max-width:820px}li{margin:.5rem 0}
+td.indent-1{padding-left:1.6em}td.indent-2{padding-left:2.8em}td.indent-3{padding-left:4em}
+td.indent-4{padding-left:5.2em}td.indent-5{padding-left:6.4em}
+tr.top td{font-weight:600;border-top:2px solid #bbb}
+@media(max-width:500px){svg text{font-size:22px}.heat td{height:1.1rem}
+td.indent-1{padding-left:.8em}td.indent-2{padding-left:1.4em}td.indent-3{padding-left:2em}
+td.indent-4{padding-left:2.6em}td.indent-5{padding-left:3.2em}}
 """
 
 
@@ -48,14 +56,9 @@ def page(data: dict[str, Any]) -> str:
         said = "".join(f"<p>{escape(told(each))}</p>" for each in size_said(size))
         parts.append(_section("audit.page_size_title", said + _curve(size)))
     if "headline" in data:
-        parts += [_leaves(data), _week(data["hour_of_week"]), _teams(data), _jobs(data)]
+        parts += [_leaves(data), _week(data["hour_of_week"]), _teams(data), _top(data)]
         parts.append(_coverage(data["coverage"]))
-    body = "".join(parts)
-    return (
-        f'<!doctype html><html lang="{tongue().code}"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>\n"
-    )
+    return document(title, "".join(parts), style=STYLE)
 
 
 def _action(action: dict[str, Any]) -> str:
@@ -78,101 +81,85 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _headline(data: dict[str, Any]) -> str:
-    bars, legend = [], []
+    """What was paid, kept, wasted and unknown; and below it where the waste is."""
+    parts = []
     for name, part in data["headline"].items():
-        if part["share"]:
-            bars.append(f'<span style="width:{100 * part["share"]:.2f}%;background:{COLOURS[name]}"></span>')
         usd = f", {told(Usd(round(part['usd'] * MICROUSD)))}" if part["usd"] is not None else ""
-        text = f"{words(f'audit.is_{name}')}: {told(Percent(part['share'] or 0.0, 1))}{usd}"
-        legend.append(f'<li><i style="background:{COLOURS[name]}"></i>{escape(text)}</li>')
-    said = escape(told(paid_said(data)))
-    return f'<p>{said}</p><div class="bar">{"".join(bars)}</div><ul class="legend">{"".join(legend)}</ul>'
+        text = f"{words(f'audit.is_{name}')} {told(Percent(part['share'] or 0.0, 1))}{usd}"
+        parts.append((text, part["share"] or 0.0, VERDICTS[name]))
+    causes = waste_causes(data)
+    whole = sum(share for _, share in causes)
+    shown = [(leaf_words(path), share) for path, share in causes[: len(CAUSES)]]
+    if rest := sum(share for _, share in causes[len(CAUSES) :]):
+        shown.append((words("audit.page_others"), rest))
+    wasted = [
+        (f"{name} {told(Percent(share, 1))}", share / whole, colour)
+        for (name, share), colour in zip(shown, (*CAUSES, OTHERS), strict=False)
+    ]
+    why = f"<h2>{escape(words('audit.page_waste'))}</h2>{bar(wasted)}" if wasted else ""
+    return f'<p class="big">{escape(told(paid_said(data)))}</p>{bar(parts)}{why}'
 
 
 def _leaves(data: dict[str, Any]) -> str:
     rows = []
     for leaf in told_leaves(data):
-        name = "\u2009\u2009\u2009" * leaf["path"].count(".") + leaf_words(leaf["path"])
-        usd = told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else ""
-        rows.append([name, told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2)), usd])
-    header = [words(f"audit.col_{name}") for name in ("leaf", "gpu_h", "share", "usd")]
-    if data["money_is"] is None:
-        header, rows = header[:3], [row[:3] for row in rows]
-    return _section("audit.page_leaves", _table(header, rows))
+        depth = leaf["path"].count(".")
+        cells = [told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2))]
+        if data["money_is"] is not None:
+            cells.append(told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else "")
+        name = f'<td class="indent-{depth}">{escape(leaf_words(leaf["path"]))}</td>'
+        row = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        rows.append(f"<tr{' class=top' if not depth else ''}>{name}{row}</tr>")
+    names = ("leaf", "gpu_h", "share", *(("usd",) if data["money_is"] is not None else ()))
+    header = "".join(f"<th>{escape(words(f'audit.col_{name}'))}</th>" for name in names)
+    table = f"<table><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return _section("audit.page_leaves", f'<div class="wide">{table}</div>')
 
 
 def _week(week: dict[str, Any]) -> str:
-    """Seven rows of twenty-four hours, darker where more GPUs were wanted."""
-    top = week["gpus"]
-    if not top:
+    if not week["gpus"]:
         return ""
-    rows = []
-    for day, name in enumerate(words("audit.page_days").split()):
-        cells = []
-        for hour in range(24):
-            mean = week["mean"][day * 24 + hour]
-            frac = 0.0 if mean is None else min(1.0, mean / top)
-            label = "" if mean is None else f"{name} {hour}:00 {told(Number(mean))}"
-            cells.append(f'<td title="{escape(label)}" style="background:rgba(0,114,178,{frac:.2f})"></td>')
-        rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
-    hours = "".join(f"<th>{hour if hour % 6 == 0 else ''}</th>" for hour in range(24))
-    heat = f'<table class="heat"><tr><th></th>{hours}</tr>{"".join(rows)}</table>'
-    return _section("audit.page_week", heat + _note(words("audit.page_week_note", gpus=Number(top))))
-
-
-def _teams(data: dict[str, Any]) -> str:
-    header = [words(f"audit.col_{name}") for name in ("team", "held", "wasted", "walled")]
-    rows = [
-        [team["team"], *(told(Number(team[f"{name}_gpu_h"], 1)) for name in ("held", "wasted", "walled"))]
-        for team in data["teams"]
-    ]
-    return _section("audit.page_teams", _table(header, rows)) if rows else ""
-
-
-def _jobs(data: dict[str, Any]) -> str:
-    header = [words(f"audit.col_{name}") for name in ("job", "owner", "wasted", "mostly")]
-    rows = [
-        [
-            job["job"],
-            job["user"] or job["team"],
-            told(Number(job["wasted_gpu_h"], 1)),
-            leaf_words(job["mostly"]),
-        ]
-        for job in data["jobs"]
-    ]
-    return _section("audit.page_jobs", _table(header, rows)) if rows else ""
+    note = _note(words("audit.page_week_note", gpus=Number(week["gpus"])))
+    return _section("audit.page_week", heat(week) + note)
 
 
 def _curve(size: dict[str, Any]) -> str:
-    """GPUs against the worst share of hurt jobs, with the 5 % line and today's fleet."""
-    points = [(gpus, share) for gpus, share in size["curve"] if share is not None]
-    if len(points) < 2:
-        return ""
-    low, high = int(points[0][0]), max(int(points[-1][0]), int(size["fleet_gpus"] or 0))
-    top = max([0.1, *(float(share) for _, share in points)])
-
-    def x(gpus: int) -> float:
-        return 50.0 + 580 * (gpus - low) / max(1, high - low)
-
-    def y(share: float) -> float:
-        return 200 - 170 * share / top
-
-    line = " ".join(f"{x(gpus):.1f},{y(share):.1f}" for gpus, share in points)
-    marks = [(size["gpus"], COLOURS["kept"]), (size["fleet_gpus"], COLOURS["wasted"])]
-    drawn = "".join(
-        f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="20" y2="200" stroke="{colour}" stroke-dasharray="4 3"/>'
-        f'<text x="{x(at) - 4:.1f}" y="32" font-size="13" text-anchor="end">{at}</text>'
-        for at, colour in marks
-        if at
-    )
+    drawn = curve(size)
     return (
-        f'<svg viewBox="0 0 640 230" role="img" aria-label="{escape(words("audit.page_curve"))}">'
-        f'<line x1="50" x2="630" y1="{y(0.05):.1f}" y2="{y(0.05):.1f}" stroke="#999"/>'
-        f'<text x="8" y="{y(0.05) + 4:.1f}" font-size="13">5 %</text>'
-        f'<polyline points="{line}" fill="none" stroke="#0072B2" stroke-width="2"/>{drawn}'
-        f'<text x="50" y="222" font-size="13">{low}</text>'
-        f'<text x="600" y="222" font-size="13">{high}</text></svg>' + _note(words("audit.page_curve"))
+        f"<figure>{drawn}<figcaption>{_note(words('audit.page_curve'))}</figcaption></figure>"
+        if drawn
+        else ""
     )
+
+
+def _teams(data: dict[str, Any]) -> str:
+    header = [words(f"audit.col_{name}") for name in ("team", "quota", "peak", "held", "wasted", "walled")]
+    rows = []
+    for team in data["teams"][:MOST_TEAMS]:
+        quota = "" if team["quota_gpus"] is None else told(Number(team["quota_gpus"]))
+        hours = [told(Number(team[f"{name}_gpu_h"], 1)) for name in ("held", "wasted", "walled")]
+        rows.append([team["team"], quota, told(Number(team["peak_gpus"])), *hours])
+    if not rows:
+        return ""
+    note = _note(words("audit.page_teams_note"))
+    return _section("audit.page_teams", _table(header, rows) + note)
+
+
+def _top(data: dict[str, Any]) -> str:
+    """Jobs and users that wasted most."""
+    sections = ""
+    for name, first in (("jobs", ("job", "owner")), ("users", ("user",))):
+        header = [words(f"audit.col_{column}") for column in (*first, "wasted", "mostly")]
+        rows = [
+            [
+                *([each["job"], each["user"] or each["team"]] if name == "jobs" else [each["user"]]),
+                told(Number(each["wasted_gpu_h"], 1)),
+                leaf_words(each["mostly"]),
+            ]
+            for each in data[name]
+        ]
+        sections += _section(f"audit.page_{name}", _table(header, rows)) if rows else ""
+    return sections
 
 
 def _coverage(coverage: dict[str, Any]) -> str:

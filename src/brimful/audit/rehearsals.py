@@ -14,7 +14,7 @@ from typing import Any
 
 from brimful.audit.changes import Changes
 from brimful.audit.records import Records
-from brimful.audit.sizing import Answer, Sizing, explained, gpus_of, peak_gpus, silos, size
+from brimful.audit.sizing import Answer, Sizing, band, explained, gpus_of, peak_gpus, silos, size
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
 from brimful.scheduler.rules import Quota, Rules
@@ -22,6 +22,7 @@ from brimful.sim.traces.reading import saving_job
 from brimful.sim.world import SITE, Arrival
 from brimful.units import HOUR_S
 
+SHORT = (0.05, 0.1)  # parts of what is enough that the curve also shows to be missing
 USUAL_GPUS = 8  # of a node, where nobody says
 
 
@@ -129,6 +130,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     """How few are enough under one policy, and how far to trust it."""
     sizing = Sizing(work.arrivals, policy.rules, work.types)
     answer = size(sizing, work.fleet)
+    _fewer(sizing, answer)
     share = None
     if work.waits_s and not work.assumed_node:
         real = Sizing(work.arrivals, work.as_it_was(policy.rules)).replay(work.fleet, whole=True)
@@ -145,14 +147,33 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
         "fleet_gpus": None if work.assumed_node else gpus_of(work.fleet),
         "explained": share,
         "lower_bound": share is None or share < 0.5,
-        "curve": sorted(
-            (replay.gpus, replay.worst_share)
-            for replay in sizing.replays.values()
-            if replay.worst_share is not None
-        ),
+        "curve": _curve(sizing),
         "silos": queues,
         "silos_gpus": sum(known) if known and len(known) == len(queues) else None,
     }
+
+
+def _fewer(sizing: Sizing, answer: Answer) -> None:
+    """For the curve: how many are hurt on a little less than enough. A search gives those up half-way."""
+    counts = answer.enough
+    if counts is None:
+        return
+    kind = max(counts, key=lambda kind: kind.gpus * counts[kind])
+    n = counts[kind]
+    for fewer in sorted({n - max(1, round(n * part)) for part in SHORT}):
+        if fewer > 0 and fewer * kind.gpus >= max(a.job.gpus for a in sizing.arrivals):
+            sizing.replay({**counts, kind: fewer}, whole=True)
+
+
+def _curve(sizing: Sizing) -> list[dict[str, Any]]:
+    """GPUs and the worst share of hurt jobs on them, of every fleet that was replayed to its end."""
+    found = []
+    for replay in sorted(sizing.replays.values(), key=lambda replay: replay.gpus):
+        between = band(replay)
+        if between is not None:
+            low, high = between
+            found.append({"gpus": replay.gpus, "hurt": replay.worst_share, "low": low, "high": high})
+    return found
 
 
 def _shown(answer: Answer) -> dict[str, int]:

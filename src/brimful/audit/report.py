@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -64,8 +66,8 @@ def report(records: Records, found: Swept) -> dict[str, Any]:
             for path, amount in tree.amounts().items()
         ],
         "hour_of_week": _hour_of_week(found),
-        "teams": _teams(tree),
-        "jobs": _top_jobs(records, found),
+        "teams": _teams(records, found),
+        **_top(records, found),
         "coverage": _coverage(records, found),
     }
 
@@ -97,8 +99,33 @@ def _hour_of_week(found: Swept) -> dict[str, Any]:
     }
 
 
-def _teams(tree: Tree) -> list[dict[str, Any]]:
+def _quotas(records: Records, found: Swept) -> dict[str, int]:
+    """GPUs that only one queue may use, the most there were at once."""
+    return {
+        next(iter(walls)): _peak((p.start_s, p.end_s, p.gpus) for p in records.paid if p.walls == walls)
+        for walls in {p.walls for p in records.paid if len(p.walls) == 1 and not p.unused}
+        if found.start_s < found.end_s
+    }
+
+
+def _peaks(records: Records, found: Swept) -> dict[str, int]:
+    """The most GPUs that each team, or queue, held at once."""
+    spans: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for run in records.runs:
+        start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
+        for name in {run.team, run.wall} if start < end else ():
+            spans[name].append((start, end, run.gpus))
+    return {name: _peak(mine) for name, mine in spans.items()}
+
+
+def _peak(spans: Iterable[tuple[int, int, int]]) -> int:
+    changes = sorted(each for start, end, n in spans for each in ((start, n), (end, -n)))
+    return max(itertools.accumulate((n for _, n in changes)), default=0)
+
+
+def _teams(records: Records, found: Swept) -> list[dict[str, Any]]:
     sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    tree, quotas, peaks = found.tree, _quotas(records, found), _peaks(records, found)
     for cell, gpu_s in tree.cells.items():
         mine = sums[cell.team]
         mine[cell.leaf.partition(".")[0]] += gpu_s
@@ -108,6 +135,8 @@ def _teams(tree: Tree) -> list[dict[str, Any]]:
     return [
         {
             "team": team,
+            "quota_gpus": quotas.get(team),
+            "peak_gpus": peaks.get(team, 0),
             "held_gpu_h": mine["allocated"] / HOUR_S,
             "kept_gpu_h": mine["kept"] / HOUR_S,
             "wasted_gpu_h": mine["wasted"] / HOUR_S,
@@ -119,9 +148,10 @@ def _teams(tree: Tree) -> list[dict[str, Any]]:
     ]
 
 
-def _top_jobs(records: Records, found: Swept) -> list[dict[str, Any]]:
-    """Jobs that wasted most, for their owners."""
+def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
+    """Jobs and users that wasted most, for their owners."""
     wasted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    by_user: defaultdict[str, Counter[str]] = defaultdict(Counter)
     who: dict[str, tuple[str, str]] = {}
     for run in records.runs:
         start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
@@ -130,18 +160,21 @@ def _top_jobs(records: Records, found: Swept) -> list[dict[str, Any]]:
                 if verdict(leaf) == "wasted":
                     why = "lost" if run.outcome == "lost" else leaf.rpartition(".")[2]
                     wasted[run.job][why] += n * (b - a)
+                    by_user[run.user][why] += n * (b - a)
                     who[run.job] = (run.user, run.team)
-    top = sorted(wasted, key=lambda job: (-wasted[job].total(), job))[:TOP]
-    return [
-        {
-            "job": job,
-            "user": who[job][0],
-            "team": who[job][1],
-            "wasted_gpu_h": wasted[job].total() / HOUR_S,
-            "mostly": wasted[job].most_common(1)[0][0],
-        }
-        for job in top
+    jobs = [
+        {"job": job, "user": who[job][0], "team": who[job][1], **_most(wasted[job])} for job in _worst(wasted)
     ]
+    by_user.pop("", None)
+    return {"jobs": jobs, "users": [{"user": user, **_most(by_user[user])} for user in _worst(by_user)]}
+
+
+def _worst(wasted: Mapping[str, Counter[str]]) -> list[str]:
+    return sorted(wasted, key=lambda name: (-wasted[name].total(), name))[:TOP]
+
+
+def _most(why: Counter[str]) -> dict[str, Any]:
+    return {"wasted_gpu_h": why.total() / HOUR_S, "mostly": why.most_common(1)[0][0]}
 
 
 def _coverage(records: Records, found: Swept) -> dict[str, Any]:

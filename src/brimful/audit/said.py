@@ -23,7 +23,7 @@ def action_said(action: dict[str, Any]) -> list[Sentence]:
     if usd:
         said.append(say("audit.action_usd", usd=Usd(round(usd * MICROUSD))))
     if action["action"] == "renew":
-        why = {name: action[f"{name}_gpus"] for name in ("over", "defensive")}
+        why = {name: action[f"{name}_gpus"] for name in ("over", "defensive", "changed")}
         known = None not in why.values()
         said.append(
             say("audit.action_why", **{name: Number(n) for name, n in why.items()})
@@ -50,6 +50,33 @@ def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
             leaf["path"].endswith(".unknown") and whole[leaf["path"][: -len(".unknown")]] == leaf["gpu_s"]
         )
     ]
+
+
+# Where waste is told by its cause, largest part first: paths that hold nothing but waste.
+CAUSE_PATHS = (
+    "not_delivered",
+    "out_of_service",
+    "unallocated.own_queue",
+    "unallocated.other_type",
+    "unallocated.walled",
+    "unallocated.no_demand",
+    "allocated.lost",
+    *(
+        f"allocated.{outcome}.idle.{what}"
+        for outcome in ("kept", "unknown")
+        for what in ("never_used", "gap", "tail")
+    ),
+)
+
+
+def waste_causes(data: dict[str, Any]) -> list[tuple[str, float]]:
+    """(path, share of all that was paid): together they are what the headline calls wasted."""
+    found: dict[str, float] = {}
+    for leaf in data["leaves"]:
+        if leaf["path"] in CAUSE_PATHS:
+            cause = leaf["path"].replace("allocated.unknown.", "allocated.kept.")
+            found[cause] = found.get(cause, 0.0) + leaf["share"]
+    return sorted(found.items(), key=lambda each: -each[1])
 
 
 def paid_said(data: dict[str, Any]) -> Sentence:

@@ -25,6 +25,7 @@ from brimful.sim.world import Arrival, rehearse
 HURT_S, HURT_FRAC = 600.0, 0.1
 MOST_HURT = 0.05
 BOOTSTRAPS, PASSING = 1000, 0.95
+BAND_DRAWS = 200
 WEEK_S = 7 * 86400
 CHECK_EVERY = 2000  # finished jobs between two looks at whether a replay is lost already
 CLASSES = ("1", "2-7", "8+")
@@ -55,6 +56,16 @@ class Replay:
     def worst_share(self) -> float | None:
         """The largest share that was hurt, over size classes and by GPU-hours."""
         return _share(self.weeks) if self.weeks else None
+
+
+def band(replay: Replay) -> tuple[float, float] | None:
+    """Between which shares nine of ten bootstraps over its weeks lie; None where it was given up."""
+    weeks = replay.weeks
+    if not weeks:
+        return None
+    dice = random.Random(0)  # noqa: S311 - the same draws for every fleet
+    shares = sorted(_share(dice.choices(weeks, k=len(weeks))) for _ in range(BAND_DRAWS))
+    return shares[BAND_DRAWS // 20], shares[-1 - BAND_DRAWS // 20]
 
 
 def size_class(gpus: int) -> int:

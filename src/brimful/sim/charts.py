@@ -12,7 +12,8 @@ from typing import Any
 
 from brimful.errors import WorldFailed
 from brimful.fleet.job import WHOLE_GPU
-from brimful.language import say, tongue, words
+from brimful.language import say, words
+from brimful.sim.document import document
 from brimful.sim.world import Outcome
 from brimful.units import HOUR_S, MICROUSD
 
@@ -68,7 +69,7 @@ def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dic
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(height=760, margin={"t": 40}, template="plotly_white")
     charts = figure.to_html(full_html=False, include_plotlyjs=False, div_id="charts")
-    return _page(title, get_plotlyjs(), charts, _table(runs))
+    return document(title, charts + _table(runs), script=get_plotlyjs())
 
 
 def allocated(outcome: Outcome) -> list[tuple[float, float]]:
@@ -174,17 +175,3 @@ def _cell(key: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1%}" if key in SHARES else f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _page(title: str, script: str, charts: str, table: str) -> str:
-    style = (
-        "body{font:15px system-ui,sans-serif;max-width:1200px;margin:2rem auto;padding:0 1rem;color:#222}"
-        ".wide{overflow-x:auto}table{border-collapse:collapse;margin-top:1rem}"
-        "th,td{padding:.25rem .8rem;text-align:right;"
-        "border-bottom:1px solid #ddd}th:first-child{text-align:left;font-weight:normal}"
-    )
-    return (
-        f'<!doctype html><html lang="{tongue().code}"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-        f"<style>{style}</style><script>{script}</script></head><body><h1>{escape(title)}</h1>{charts}{table}</body></html>\n"
-    )
