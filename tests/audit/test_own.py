@@ -38,6 +38,15 @@ def test_a_log_is_nodes_leases_and_waits() -> None:
     assert [(w.gpus, w.end_s - w.start_s) for w in records.waits] == [(8, 3600)]
 
 
+def test_what_still_runs_is_held_until_now() -> None:
+    log = [event for event in an_outcome().log if event.at_s < 3600]
+    records = Records()
+    read_log(log, records, now_s=1800)
+    tree = sweep(records, start_s=0, end_s=1800).tree
+
+    assert tree.amount("allocated.unknown").gpu_s == tree.amount().gpu_s == 8 * 1800
+
+
 def test_a_drained_node_is_planned_and_a_held_job_is_not_demand() -> None:
     log = an_outcome().log
     node = next(event.node for event in log if hasattr(event, "node"))

@@ -436,6 +436,29 @@ class AuditAnswer(TypedDict):
     next_cursor: str | None
 
 
+class LeafAnswer(TypedDict):
+    path: Annotated[str, "such as unallocated.own_queue.fits; a path that ends before a leaf is a sum"]
+    gpu_s: int
+    gpu_h: float
+    share: float
+    microusd: Annotated[int | None, "null: some of it has no price"]
+
+
+class UsageAuditAnswer(TypedDict):
+    """Where paid GPU time went; `brimful audit --json` has the same."""
+
+    paid_gpu_h: float
+    paid_usd: float | None
+    money_is: Annotated[str | None, "paid, list, or null where there is no price"]
+    headline: Annotated[dict[str, dict[str, float | None]], "kept, wasted and unknown: gpu_h, share, usd"]
+    leaves: list[LeafAnswer]
+    hour_of_week: dict[str, object]
+    teams: list[dict[str, object]]
+    jobs: list[dict[str, object]]
+    users: list[dict[str, object]]
+    coverage: dict[str, object]
+
+
 class ProofAnswer(TypedDict):
     proof: Annotated[str, "HMAC-SHA256 of `proof NONCE`, keyed with the SHA-256 of the token's secret"]
 

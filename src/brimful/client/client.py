@@ -223,6 +223,12 @@ class Client:
         """What was done lately, newest first."""
         return cast("answers.AuditAnswer", self.get("/v1/audit"))
 
+    def usage_audit(self, *, from_s: int | None = None, to_s: int | None = None) -> answers.UsageAuditAnswer:
+        """Where paid GPU time went; by default in the last 30 days."""
+        asked = {name: value for name, value in (("from_s", from_s), ("to_s", to_s)) if value is not None}
+        query = f"?{urlencode(asked)}" if asked else ""
+        return cast("answers.UsageAuditAnswer", self.get(f"/v1/audit/usage{query}"))
+
     def notifications(self) -> answers.NotificationsAnswer:
         return cast("answers.NotificationsAnswer", self.get("/v1/notifications"))
 

@@ -63,7 +63,11 @@ def make_app(
     reader = service.reader
     code, notifier = service.code, service.notifier
     metrics = Metrics(reader, notifier)
-    app.include_router(make_router(reader, service.submissions, access, code=code, notifier=notifier))
+    app.include_router(
+        make_router(
+            reader, service.submissions, access, code=code, notifier=notifier, hindsight=service.hindsight
+        )
+    )
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
     pages = Pages(reader, provider=oidc.provider if oidc else "", secure=secure)
     ways = APIRouter()

@@ -15,6 +15,7 @@ from brimful.adapters.stores.schema import notify_rules as _rules
 from brimful.adapters.stores.sql import SqlStore
 
 PLACE = "notify_seq"  # events up to this one have been looked at
+MONTH = "audit_month"  # months up to this second have been told of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,20 @@ class NotifyStore:
             if fresh := [asdict(each) for each in notes if each.note not in there]:
                 connection.execute(_queue.insert(), fresh)
             connection.execute(_meta.update().where(_meta.c.key == PLACE).values(value=str(seq)))
+
+    def month_told(self, *, first: int) -> int:
+        """Up to which month everybody was told of it; a server that never told begins at `first`."""
+        with self._store.writing() as connection:
+            keep_first(connection, key=MONTH, value=str(first))
+            wanted = sa.select(_meta.c.value).where(_meta.c.key == MONTH)
+            return int(connection.execute(wanted).scalar_one())
+
+    def take_in_month(self, notes: Sequence[Queued], *, month_s: int) -> None:
+        """All of them and the month, or neither."""
+        with self._store.writing() as connection:
+            if notes:
+                connection.execute(_queue.insert(), [asdict(each) for each in notes])
+            connection.execute(_meta.update().where(_meta.c.key == MONTH).values(value=str(month_s)))
 
     def due(self, now_s: int, *, limit: int) -> list[Queued]:
         wanted = sa.select(_queue).where(_queue.c.next_s <= now_s, _queue.c.is_dead.is_(False))

@@ -117,7 +117,7 @@ class _Log:
                         end_s=end_s,
                         parts=tuple(Part(place=n, gpus=len(g), cards=tuple(g)) for n, g in parts),
                         outcome=outcome,
-                        user=job.submitter,
+                        user=job.user or job.submitter,
                         team=job.tenant,
                         wall=job.queue,
                         submit_s=self.asked.get(granted.job) if start_s == started_s else start_s,
@@ -129,9 +129,12 @@ class _Log:
             self.waiting[granted.job] = self.asked[granted.job] = event.at_s
 
 
-def read_log(events: Iterable[Event], records: Records) -> None:
-    """Nodes are paid from joining to leaving, leases are runs, what waits is demand unless it is held."""
-    log, at_s = _Log(records), 0
+def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = None) -> None:
+    """Nodes are paid from joining to leaving, leases are runs, what waits is demand unless it is held.
+
+    What has not ended goes on until `now_s`, or until the last event.
+    """
+    log, at_s = _Log(records), now_s or 0
     for event in events:
         at_s = max(at_s, event.at_s)
         match event:
@@ -146,6 +149,8 @@ def read_log(events: Iterable[Event], records: Records) -> None:
                 log.resume(event.node, event.at_s)
             case _:
                 log.job_event(event)
+    for lease in list(log.leases):
+        log.end(LeaseEnded(at_s=at_s, lease=lease, exit_code=None))
     for name in list(log.waiting):
         log.stop_waiting(name, at_s)
     for node in list(log.nodes):

@@ -199,8 +199,8 @@ class NewNotification(Request):
         str, Field(max_length=2000, pattern=r"^[!-~]+$", description="https://…, http://… or mailto:…")
     ]
     on: Annotated[
-        tuple[Literal["finished", "failed", "preempted", "over_budget", "idle"], ...],
-        Field(min_length=1, max_length=5),
+        tuple[Literal["finished", "failed", "preempted", "over_budget", "idle", "audit"], ...],
+        Field(min_length=1, max_length=6, description="audit: once a month, and only if asked for"),
     ] = ("finished", "failed", "preempted", "over_budget", "idle")
     team: Annotated[bool, Field(description="all jobs of the tenant, not only one's own")] = False
 

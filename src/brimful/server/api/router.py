@@ -15,11 +15,13 @@ from brimful.server.api.code import add_code_routes
 from brimful.server.api.errors import ok
 from brimful.server.api.fleet import add_fleet_routes
 from brimful.server.api.gate import Gate
+from brimful.server.api.hindsight import add_hindsight_routes
 from brimful.server.api.jobs import add_job_routes
 from brimful.server.api.market import add_market_routes
 from brimful.server.api.notifications import add_notification_routes
 from brimful.server.api.stream import add_stream_routes
 from brimful.server.auth import Access
+from brimful.server.service.hindsight import Hindsight
 from brimful.server.service.notify import Notifier
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
@@ -31,8 +33,10 @@ def make_router(
     reader: Reader,
     submissions: Submissions,
     access: Access,
+    *,
     code: CodeStore | None = None,
     notifier: Notifier | None = None,
+    hindsight: Hindsight | None = None,
 ) -> APIRouter:
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
@@ -57,5 +61,6 @@ def make_router(
     add_market_routes(router, reader, submissions, gate)
     add_access_routes(router, access, gate)
     add_notification_routes(router, notifier, gate)
+    add_hindsight_routes(router, hindsight or Hindsight(reader), gate)
     add_stream_routes(router, reader, access, gate)
     return router

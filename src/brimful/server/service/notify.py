@@ -21,12 +21,13 @@ from brimful.errors import BrimfulError, Said
 from brimful.fleet.events import NOT_ITS_FAULT, Event, JobSkipped, LeaseEnded, LeaseEnding, LeaseIdle
 from brimful.fleet.state import JobState
 from brimful.language import say
+from brimful.server.service.hindsight import KIND, month_said
 from brimful.server.service.reader import Reader
 from brimful.units import show_usd
 
 log = logging.getLogger("brimful")
 
-Kind = Literal["finished", "failed", "preempted", "over_budget", "idle"]
+Kind = Literal["finished", "failed", "preempted", "over_budget", "idle", "audit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OVER_BUDGET = {"scheduler.budget_used_up", "scheduler.tenant_spent"}
 ASKED_FOR = {"scheduler.moves_to"}  # by a person, who knows
@@ -168,7 +169,8 @@ class Notifier:
         facts: dict[str, Any] = json.loads(note.body)
         if rule.target.startswith("mailto:"):
             to = rule.target.removeprefix("mailto:")
-            mail(self._outbound.mail, to, subject=_subject(facts), text=_text(facts), note=note.note)
+            subject, text = month_said(facts) if facts["kind"] == KIND else (_subject(facts), _text(facts))
+            mail(self._outbound.mail, to, subject=subject, text=text, note=note.note)
             return
         body = json.dumps({"id": note.note, **facts}).encode()
         hosts = self._outbound.hosts

@@ -23,6 +23,8 @@ from brimful.scheduler.rules import Rules
 from brimful.server.service.beside import Beside
 from brimful.server.service.driver import Driver
 from brimful.server.service.health import Health
+from brimful.server.service.hindsight import LOOK_S as AUDIT_LOOK_S
+from brimful.server.service.hindsight import Hindsight, Monthly
 from brimful.server.service.history import History
 from brimful.server.service.idle import LOOK_S as IDLE_LOOK_S
 from brimful.server.service.idle import IdleHolders, IdleRule
@@ -88,6 +90,7 @@ class Service:
             admitting=[engine for engine in engines if isinstance(engine, Admits)],
         )
 
+        self.hindsight = Hindsight(self.reader)
         self.notifier = None if notify is None else Notifier(self.reader, *notify)
         self.idle = IdleHolders(self.reader, self.submissions.note, idle or {})
         self._beside: list[Beside] = []
@@ -95,6 +98,8 @@ class Service:
             self.beside("idle", self.idle.look, every_s=IDLE_LOOK_S)
         if self.notifier is not None:
             self.beside("notify", self.notifier.round, every_s=NOTIFY_LOOK_S)
+            self.monthly = Monthly(self.hindsight, self.notifier.store, self.reader.now_s)
+            self.beside("audit", self.monthly.round, every_s=AUDIT_LOOK_S)
 
     def beside(self, name: str, act: Callable[[], None], *, every_s: float, at_once: bool = True) -> None:
         """Do this beside the loop, from `start` to `stop`, while this server leads."""
