@@ -169,6 +169,15 @@ def test_a_task_of_an_array_is_one_job_in_text_and_json(usage: Path, tmp_path: P
     assert [run.job for run in records.runs] == ["12079670"]
 
 
+def test_a_note_in_a_folder_is_counted_and_a_named_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Where these came from\n\nAsk Ann.\n")
+    (tmp_path / "sacct.txt").write_text(f"{NAMES}\n{a_row('7')}\n")
+    records = read([str(tmp_path)], Asked())
+
+    assert (len(records.runs), records.traces, records.left_out) == (1, [], {"file_not_known": 1})
+    assert read([str(tmp_path / "README.md")], Asked()).traces == [str(tmp_path / "README.md")]
+
+
 def test_published_sums_of_whole_clusters(usage: Path, shared_data: Path) -> None:
     acme = from_file(usage / "acme_cluster_summary.csv.gz")
     tree = sweep(acme, start_s=WINDOW[0], end_s=WINDOW[1]).tree

@@ -22,6 +22,7 @@ from brimful.audit.records import Paid, Part, Records, Run
 from brimful.errors import BadInput, NotFound, unreadable
 from brimful.fleet.node import Node
 from brimful.language import os_words, say
+from brimful.sim.traces.read import is_trace
 from brimful.sim.traces.reading import MAX_UNPACKED_BYTES
 from brimful.specs.gpu import all_gpus
 from brimful.units import HOUR_S
@@ -57,9 +58,9 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
     """Everything the sources hold, joined."""
     records = Records()
     books = Books(records, asked, slurm.Jobs())
-    for path in _files(source for source in sources if not source.startswith(URLS)):
+    for path, is_named in _files(source for source in sources if not source.startswith(URLS)):
         with _reading(path):
-            _read_file(path, books)
+            _read_file(path, books, is_named=is_named)
     books.jobs.settle(records)
     window = asked.window or records.window()
     for path, read_with in books.later:
@@ -75,13 +76,15 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
     return records
 
 
-def _files(sources: Iterable[str]) -> Iterator[Path]:
+def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
+    """Every file, and whether it was named itself or only found in a folder."""
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            yield from sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+            found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+            yield from ((each, False) for each in found)
         elif path.exists():
-            yield path
+            yield path, True
         else:
             raise NotFound(say("audit.no_file", path=path))
 
@@ -112,8 +115,8 @@ def _reading(path: Path) -> Iterator[None]:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
 
 
-def _read_file(path: Path, books: Books) -> None:
-    records = books.records
+def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
+    records, before = books.records, len(books.records.traces)
     with _open(path) as stream:
         head = stream.read(HEAD_BYTES)
     if head.startswith(helios.MAGIC):
@@ -128,6 +131,10 @@ def _read_file(path: Path, books: Books) -> None:
         _read_json(path, found, books)
     else:
         _read_text(path, head.decode("utf-8-sig", "replace"), books)
+    # A folder may hold a note beside the books. Of a file that was named its reader says what is wrong.
+    if len(records.traces) > before and not (is_named or is_trace(head.decode("utf-8-sig", "replace"))):
+        records.traces.pop()
+        records.left_out["file_not_known"] += 1
 
 
 def _read_json(

@@ -63,6 +63,11 @@ FORMATS = (
 )
 
 
+def is_trace(head: str) -> bool:
+    """Whether a file that begins like this is of a form known here."""
+    return any(known.recognises(head) for known in FORMATS)
+
+
 def read(
     sources: Sequence[str],
     *,
