@@ -444,7 +444,11 @@ class LeafAnswer(TypedDict):
     microusd: Annotated[int | None, "null: some of it has no price"]
 
 
-class UsageAuditAnswer(TypedDict):
+# `from` is a word of Python.
+_Window = TypedDict("_Window", {"from": str, "to": str})
+
+
+class UsageAuditAnswer(_Window):
     """Where paid GPU time went; `brimful audit --json` has the same."""
 
     paid_gpu_h: float
