@@ -80,7 +80,7 @@ class Cluster:
     # -- daemons -----------------------------------------------------------------------------------------
 
     def _begin(self, name: str, *command: str) -> None:
-        """As our child, which dies with us: a test that is killed leaves nothing behind."""
+        """As our child, which dies with us. Steps that run then do not: `close` ends them, if reached."""
         with (self.folder / "log" / f"{name}.out").open("ab") as out:
             self._daemons[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command],

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from brimful.fleet.state import OVER
+from brimful.server.doctor import examine
+from brimful.server.run.engines import engines_in
 from tests.engines.slurm_cluster import Cluster
 from tests.engines.slurm_lab import the_cluster
 from tests.server.live import Live, live, wait_for
+from tests.server.test_two_servers import Pair
 
 # Saves at once, then waits until the file `go` is there; goes on from what it has saved.
 COUNTS = """
@@ -82,3 +86,28 @@ def test_what_slurm_preempts_goes_on_elsewhere_from_its_checkpoint(server: Live,
     assert "from 1" in log_of(server, f"{job}.2")
     Path("go").touch()
     wait_for(lambda: phase(server, job) == "finished")
+
+
+@pytest.mark.postgres
+def test_two_servers_start_nothing_twice_when_the_leader_is_killed_during_starts(
+    cluster: Cluster, tmp_path: Path, postgres_url: str
+) -> None:
+    sites = tmp_path / "sites.toml"
+    sites.write_text('[hpc]\nengine = "slurm"\npartition = "low"\n')
+    pair = Pair(tmp_path, postgres_url, sites=str(sites))
+    one, two = pair.servers
+    try:
+        one.up()
+        two.up()
+        names = [pair.submit(1.0) for _ in range(12)]
+        wait_for(pair.runs, every_s=0.01)  # a first lease has its folder: others are under way
+        one.kill()
+        wait_for(lambda: all(pair.phase(name) in OVER for name in names))
+        assert {pair.phase(name) for name in names} == {"finished"}
+        assert list(pair.work.glob("*.twice")) == []
+        assert len(list(pair.work.glob("*.done"))) == len(names)
+        assert [len(pair.users.reader.job(name).leases) for name in names] == [1] * len(names)
+        findings = list(examine(pair.store, engines_in(tmp_path / "engines")))
+        assert [each for finding in findings for each in finding.broken] == []
+    finally:
+        pair.end()

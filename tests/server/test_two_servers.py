@@ -26,7 +26,7 @@ from tests.server.live import Live, wait_for
 
 
 class Pair:
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, *, sites: str = "a=2xslot@1,b=2xslot@1") -> None:
         self.folder, self.work = folder, folder / "work"
         self.work.mkdir()
         (folder / "job.py").write_text(JOB)
@@ -36,7 +36,7 @@ class Pair:
             "--engines",
             str(folder / "engines"),
             "--sites",
-            "a=2xslot@1,b=2xslot@1",
+            sites,
         )
         self.servers = [Live(folder / name, *options) for name in ("one", "two")]
         self.store = SqlStore(url)
