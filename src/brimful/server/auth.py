@@ -46,6 +46,7 @@ SIGN_IN_S = (
     12 * 3600
 )  # of a session that the organisation's account opened: its groups are asked for again then
 TICKET_S = 3600
+AUDIT_S = 0.2  # how often lines of the audit log are written, at most
 MAX_KNOWN = 10_000
 MAX_DEEDS = 10_000  # waiting to be written; some MB, an hour of a busy server whose database hangs
 NOT_KNOWN: tuple[float, Token | None, Mapping[str, str]] = (-1e9, None, {})
@@ -453,7 +454,7 @@ class Access:
                 log.error("%d lines of the audit log are lost: %s", len(deeds), error.problem)  # noqa: TRY400
             if done:
                 return
-            time.sleep(0.05)  # those who come meanwhile share one transaction
+            time.sleep(AUDIT_S)  # those who come meanwhile share one transaction
 
 
 def _within(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:

@@ -38,6 +38,7 @@ CONNECT_S = 5
 BUSY_MS = 5000  # how long to wait for a lock that another holds
 LEADER = "loop"  # the one thing there is to lead
 _TEXT = [column for column in _events.c if column.name != "chain"]
+_ADD = _events.insert()
 _LAST = sa.select(_events.c.seq, _events.c.chain).order_by(_events.c.seq.desc()).limit(1)
 # What SQLite says of a file whose pages make no sense.
 CORRUPT = ("malformed", "not a database", "corrupt")
@@ -55,8 +56,9 @@ class SqlStore:
     def __init__(self, url: str) -> None:
         self.where = _shown(url)
         try:
-            # A connection that the database has closed meanwhile is noticed before it is used.
-            self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=_connect_args(url))
+            # A connection that a server has closed meanwhile is noticed before it is used.
+            is_far = not url.startswith("sqlite")
+            self.engine = sa.create_engine(url, pool_pre_ping=is_far, connect_args=_connect_args(url))
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
             raise BadInput(say("adapters.bad_database_url", where=Quoted(self.where))) from error
         except ModuleNotFoundError as error:
@@ -132,7 +134,7 @@ class SqlStore:
                     raise self._damaged(say("adapters.log_ends_early", end=end, after=after))
                 if end > after:
                     return False
-                connection.execute(_events.insert(), list(linked(last and last.chain, rows)))
+                connection.execute(_ADD, list(linked(last and last.chain, rows)))
         except WorldFailed as error:
             if isinstance(error.__cause__, sa.exc.IntegrityError):
                 return False

@@ -167,8 +167,8 @@ class Driver:
                 self._health.error = say("server.loop_bug")
             self._health.ended_tick()
             if self._wake.wait(pause_s):
-                # While users come without pause, they get half of the time.
-                self._stopping.wait(min(0.1, self._health.last_tick_s))
+                # While users come without pause, they get three quarters of the time.
+                self._stopping.wait(min(0.1, 3 * self._health.last_tick_s))
             self._wake.clear()
 
     def _measure_all(self) -> None:
