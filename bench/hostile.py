@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 import threading
@@ -86,6 +87,14 @@ def _socket(path: Path, _rng: random.Random, _secret: Path) -> None:
         os.close(here)
 
 
+def _device(path: Path, _rng: random.Random, _secret: Path) -> None:
+    """One that gives bytes without end; where we may make none, one that gives nothing without end."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    except PermissionError:
+        os.mkfifo(path)
+
+
 def _deep(path: Path, rng: random.Random, _secret: Path) -> None:
     at = path
     at.mkdir()
@@ -118,6 +127,7 @@ PLANTS: tuple[Plant, ...] = (
     lambda path, rng, _secret: path.write_bytes(rng.randbytes(rng.randrange(200))),
     _sparse,
     _socket,
+    _device,
     _deep,
 )
 RARE: tuple[Plant, ...] = (_large,)  # costly to plant

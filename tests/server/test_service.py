@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -322,6 +323,22 @@ def test_a_loop_that_has_ended_is_trouble(world: World) -> None:
     thread.start()
     thread.join()
     assert world.service.reader.health.trouble() == say("server.loop_ended")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_the_loop_comes_before_the_jobs_of_its_machine_and_nothing_it_starts_does(world: World) -> None:
+    """Jobs are started by the sites' workers, from which they inherit."""
+    service, own = world.service, os.getpriority(os.PRIO_PROCESS, 0)
+    service.start()
+    try:
+        eventually(lambda: service.reader.health.ticks > 0)
+        found = {each.name: each.native_id or 0 for each in threading.enumerate()}
+        nice = {name: os.getpriority(os.PRIO_PROCESS, id_) for name, id_ in found.items()}
+    finally:
+        service.stop()
+    assert nice.pop("tick") == driver_module.LOOP_NICE
+    assert set(nice.values()) == {own}
+    assert any(name.startswith("site ") for name in nice)
 
 
 def test_whatever_a_tick_meets_the_loop_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
