@@ -171,11 +171,26 @@ install_system() {
     if has_apt; then say "to run them: sudo apt-get install $packages"; else say "to run them, put chromium on PATH"; fi
 }
 
-# Apart from .venv: its wheels are built for CUDA, and beside a CPU build whatever imports them would fail.
+# Apart from .venv. torchvision: its wheels are built for CUDA, and beside a CPU build whatever imports them would
+# fail. transformers: the release that was measured, and what it needs in older releases than the tests do.
 install_cards() {
-    [ -d "$venv/cards/torchvision" ] && return
+    measured="torchvision==0.28.0 transformers==4.51.3 tokenizers==0.21.4 huggingface_hub==0.36.2"
+    [ "$(cat "$venv/cards/.ready" 2>/dev/null)" = "$measured" ] && return
+    rm -rf "$venv/cards"
+    # shellcheck disable=SC2086
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet --no-deps \
-        --target "$venv/cards" torchvision==0.28.0 || stop "pip could not install torchvision"
+        --target "$venv/cards" $measured || stop "pip could not install $measured"
+    echo "$measured" >"$venv/cards/.ready"
+}
+
+# Apart from .venv too: it pins an older PyTorch than the one that is traced here.
+install_oracle() {
+    traced="litgpt==0.5.13"
+    [ "$(cat "$venv/oracle/.ready" 2>/dev/null)" = "$traced" ] && return
+    rm -rf "$venv/oracle"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet --no-deps \
+        --target "$venv/oracle" "$traced" || stop "pip could not install $traced"
+    echo "$traced" >"$venv/oracle/.ready"
 }
 
 case "${1:-}" in
@@ -184,6 +199,7 @@ dev) install_set dev dev ;;
 test) install_set test dev,trace,peers ;;
 cards) install_set test dev,trace,peers && install_cards ;;
 engines) install_set engines dev,trace,peers,engines ;;
+oracle) install_set test dev,trace,peers && install_oracle ;;
 system) install_system ;;
-*) stop "usage: tools/setup.sh run|dev|test|cards|engines|system" ;;
+*) stop "usage: tools/setup.sh run|dev|test|cards|engines|oracle|system" ;;
 esac
