@@ -151,6 +151,26 @@ def test_a_failure_on_the_way_out_does_not_lose_the_trace(tmp_path: Path) -> Non
     assert data["note_codes"] == [{"code": "tracing.note_script_ended", "name": "OSError"}]
 
 
+@pytest.mark.parametrize(("times", "verdict"), [("(x > 0).sum().item()", "cannot_tell"), ("len(x)", "fits")])
+def test_a_loop_that_runs_as_often_as_a_gpu_value_says_never_fits(
+    tmp_path: Path, times: str, verdict: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 8).cuda()\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(9):\n"
+        "    x = torch.ones(2, 8, device='cuda')\n"
+        f"    losses = [model(x).sum() for _ in range({times})]\n"
+        "    sum(losses).backward()\n"
+        "    sgd.step()\n"
+    )
+    data = traced(a_request(path))
+
+    assert data["verdict"] == verdict
+
+
 def test_what_the_traced_process_says_is_told_in_any_language(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("x = 1\nx.shape")

@@ -192,6 +192,35 @@ def test_a_tensor_on_the_gpu_used_as_an_index_is_a_size_read_from_it() -> None:
     assert doubts(traced(program)) == doubts(traced(other)) == {"tracing.doubt_shape"}
 
 
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda n: n.tolist()[0],
+        lambda n: n.cpu().numpy()[0],
+        lambda n: n.cpu().numpy().max(),
+        lambda n: n.cpu().numpy().sum() + 1,
+        lambda n: n.cpu().numpy().tolist()[1],
+        lambda n: int(n.cpu().numpy()[:1].astype(int)),
+    ],
+)
+def test_a_size_read_from_the_gpu_in_a_list_or_an_array_never_fits(size: Callable[[Any], Any]) -> None:
+    def program() -> None:
+        x = torch.zeros(4, 64, device="cuda")
+        x[: size((x > 0).sum(dim=1))]
+
+    assert doubts(traced(program)) == {"tracing.doubt_shape"}
+
+
+def test_an_array_of_labels_from_the_gpu_leaves_the_verdict_alone() -> None:
+    def batch() -> Any:
+        x = torch.zeros(4, 64, device="cuda")
+        guesses, losses = x.argmax(dim=1).cpu().numpy(), x.mean(dim=1).cpu().numpy()
+        print((guesses == guesses).mean(), losses.mean(), guesses.shape, len(guesses))
+        return x
+
+    assert traced(training(batch)).fits
+
+
 def test_values_that_are_only_printed_or_compared_leave_the_verdict_alone() -> None:
     def batch() -> Any:
         x = torch.zeros(4, 64, device="cuda")
@@ -339,3 +368,18 @@ def test_a_compiled_program_fits_only_where_both_ends_do() -> None:
     assert verdict(trace.reserved_bytes) == "fits"
     assert verdict((trace.least.reserved_bytes + trace.reserved_bytes) // 2) == "cannot_tell"
     assert verdict(trace.least.allocated_bytes // 2) == "does_not_fit"
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.AdamW])
+def test_fused_optimizers_take_a_step(optimizer: Any) -> None:
+    def build() -> Callable[[], None]:
+        model = nn.Linear(64, 64).cuda()
+        fused = optimizer(model.parameters(), lr=0.1, fused=True)
+
+        def step() -> None:
+            model(torch.zeros(4, 64, device="cuda")).sum().backward()
+            fused.step()
+
+        return step
+
+    assert traced(build).fits

@@ -34,9 +34,15 @@ def choose_kernel(
     mask: Any = None,
     dropout: float = 0.0,
     causal: bool = False,
+    grouped: bool = True,
 ) -> str:
-    """flash, efficient or math, in PyTorch's order. Tensors have batch, heads, tokens, width."""
+    """flash, efficient or math, in PyTorch's order. Tensors have batch, heads, tokens, width.
+
+    `grouped` says that fewer keys than queries were announced (`enable_gqa`); else only math broadcasts them.
+    """
     tensors = (query, key, value)
+    if not grouped and len({tensor.shape[1] for tensor in tensors if tensor.dim() == 4}) > 1:
+        return MATH
     if any(tensor.dim() != 4 or tensor.stride(-1) != 1 or 0 in tensor.shape for tensor in tensors):
         return MATH
     if len({tensor.dtype for tensor in tensors}) > 1:
@@ -123,7 +129,9 @@ def replacement(card: CudaDevice, original: Callable[..., Any], rules: Counter[s
         if query.device.type != "cuda":
             return plain()
         q, k, v, mask = _autocast(query, key, value, attn_mask)
-        kernel = choose_kernel(card, q, k, v, mask=mask, dropout=dropout_p, causal=is_causal)
+        kernel = choose_kernel(
+            card, q, k, v, mask=mask, dropout=dropout_p, causal=is_causal, grouped=enable_gqa
+        )
         rules[f"attention kernel: {kernel}"] += 1
         if kernel == FLASH:
             return _flash(q, k, v, dropout=dropout_p, causal=is_causal, scale=scale)

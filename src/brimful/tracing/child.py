@@ -67,6 +67,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
     from brimful.tracing.program import allocator_settings
     from brimful.tracing.session import recording
     from brimful.tracing.steps import EnoughSteps
+    from brimful.tracing.values import watched_range
 
     script = Path(request["script"])
     as_started = [
@@ -79,7 +80,8 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
         recording(cuda_device(gpu), steps=request["steps"], rough=request["rough"]) as recorder,
     ):
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            counted = watched_range(recorder.tape, recorder.places.line)
+            runpy.run_path(str(script), {"range": counted}, run_name="__main__")
         except EnoughSteps:
             pass
         except SystemExit as stop:

@@ -19,7 +19,7 @@ from brimful.tracing.compiled import compile_changes
 from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.ranks import rank_changes
 from brimful.tracing.recorder import Recorder
-from brimful.tracing.values import is_real, shape_changes
+from brimful.tracing.values import is_real, made_up_array, shape_changes
 
 
 @contextmanager
@@ -209,12 +209,7 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
     def to_numpy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(tensor, "fake_mode"):
             return numpy(tensor, *args, **kwargs)
-        import numpy as np
-
-        recorder.tape.values[recorder.places.line()] += 1
-        return np.ones(
-            tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")
-        )
+        return made_up_array(tensor, recorder.tape, recorder.places.line)
 
     def written_out(tensor: Any, spec: str) -> str:
         # PyTorch writes a number only for exactly its own class: f"{loss:.3f}" would fail on a fake one.

@@ -33,7 +33,10 @@ CUDA = "cuda"
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 # Ops about memory that a fake tensor does not have.
-_ANSWERED = frozenset({"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"})
+_MEMORY = {"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"}
+# Ops that write into what they are given, take nothing, and have no fake kernel in PyTorch.
+_WRITES_ONLY = {"aten::_fused_sgd_", "aten::_fused_adagrad_"}
+_ANSWERED = frozenset(_MEMORY | _WRITES_ONLY)
 CONVOLUTION_NOTE = say("tracing.note_convolutions")
 
 
@@ -226,6 +229,8 @@ class Recorder(TorchDispatchMode):
             return True
         if name == "aten::record_stream":
             return None  # one stream is recorded, see FakeStream
+        if name in _WRITES_ONLY:
+            return None
         self.tape.rules["pin_memory"] += 1
         return args[0]
 

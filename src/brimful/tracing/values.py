@@ -103,12 +103,13 @@ def shape_changes(tape: Tape, line: Callable[[], str]) -> list[tuple[Any, str, A
 
         return called
 
-    plain_item = torch.Tensor.item
+    def unknown(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def read(tensor: Any) -> Any:
+            before = tape.values.total()
+            found = plain(tensor)
+            return _as_unknown(found) if tape.values.total() > before else found
 
-    def item(tensor: Any) -> Any:
-        before = tape.values.total()
-        found = plain_item(tensor)
-        return Unknown(found) if type(found) is int and tape.values.total() > before else found
+        return read
 
     def as_size(plain: Callable[[Any], int]) -> Callable[[Any], int]:
         # Python makes a plain int of what these return, so where it goes cannot be followed.
@@ -124,9 +125,65 @@ def shape_changes(tape: Tape, line: Callable[[], str]) -> list[tuple[Any, str, A
     return [
         *((torch, name, watched(getattr(torch, name))) for name in _MAKERS),
         *((torch.Tensor, name, watched(getattr(torch.Tensor, name))) for name in _METHODS),
-        (torch.Tensor, "item", item),
+        *((torch.Tensor, name, unknown(getattr(torch.Tensor, name))) for name in ("item", "tolist")),
         *((torch.Tensor, name, as_size(getattr(torch.Tensor, name))) for name in ("__int__", "__index__")),
     ]
+
+
+def _as_unknown(found: Any) -> Any:
+    if type(found) is int:
+        return Unknown(found)
+    return [_as_unknown(each) for each in found] if isinstance(found, list) else found
+
+
+def watched_range(tape: Tape, line: Callable[[], str]) -> Callable[..., range]:
+    """`range` for a traced script: how often a loop runs shapes what it does, as a size does.
+
+    Python makes plain integers of what it counts, so this is the last place where an `Unknown` is seen.
+    """
+
+    def counted(*numbers: Any) -> range:
+        if _unknown(numbers):
+            tape.shaped[line()] += 1
+        return range(*numbers)
+
+    return counted
+
+
+def made_up_array(tensor: Any, tape: Tape, line: Callable[[], str]) -> Any:
+    """Numbers for numpy in place of a tensor that has none. An integer read out of them is an `Unknown`."""
+    import numpy as np
+
+    tape.values[line()] += 1
+    dtype = str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")
+    plain = np.ones(tuple(tensor.shape), dtype=dtype)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        return plain
+
+    class Array(np.ndarray[Any, Any]):
+        """Integers that nobody knows."""
+
+        def __getitem__(self, at: Any) -> Any:
+            found = super().__getitem__(at)
+            return Unknown(found) if isinstance(found, np.integer) else found
+
+        def item(self, *at: Any) -> Any:
+            return Unknown(super().item(*at))
+
+        def tolist(self) -> Any:
+            return _as_unknown(super().tolist())
+
+        def __index__(self) -> int:
+            tape.shaped[line()] += 1
+            return int(super().item())
+
+        __int__ = __index__
+
+        def __array_wrap__(self, found: Any, context: Any = None, return_scalar: bool = False) -> Any:
+            # max(), sum() and the like give a scalar, which would be a plain number.
+            return Unknown(found) if return_scalar and found.dtype.kind in "iu" else found.view(Array)
+
+    return plain.view(Array)
 
 
 def _unknown(arguments: Any) -> bool:
