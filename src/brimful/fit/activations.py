@@ -41,11 +41,14 @@ Leaves out: sliding windows, a capacity beyond which tokens are dropped.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brimful.fit.count import expert_layers
 from brimful.language import Plain, Sentence, say
 from brimful.specs.estimate import Item
 from brimful.specs.model import Model
 from brimful.specs.parts import Part
+from brimful.specs.presets import PYTHON_GELU
 from brimful.specs.training import Training
 
 FP32_BYTES = 4
@@ -71,8 +74,12 @@ def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) 
     """
     n, along, across = training.micro_tokens, sequence_split(training), training.tensor
     experts = expert_layers(model) > 0 if mixed is None else mixed
-    read, wide = _read(model, training, copies=_casts(model, training)), _read(model, training)
-    if model.parallel and model.norms == 1:
+    casts = autocasts(training)
+    read = _read(model, training, copies=_projections(model, training) if casts else 1)
+    wide = _read(
+        model, training, copies=2 if casts and model.gated and not _fused_mlp(model, training) else 1
+    )
+    if model.parallel and model.norms == 1 and not casts:
         wide = 0  # attention reads the same norm output
     return {
         "activations_norms": n * _norms(model, training) // along,
@@ -110,9 +117,29 @@ def input_bytes(training: Training) -> int:
     return FP8_BYTES if training.fp8_inputs else number_bytes(training)
 
 
-def _casts(model: Model, training: Training) -> int:
-    """The three projections of BERT and of vision models each make a cast of their own under autocast."""
-    return 3 if not model.causal and training.half and training.casts == "autocast" else 1
+def autocasts(training: Training) -> bool:
+    """Whether every matrix that reads an fp32 tensor makes a 16-bit copy of its own, and keeps it.
+
+    Autocast remembers casts of weights alone; compiled code makes one copy.
+    Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast: only leaves that need a gradient.
+    """
+    return training.half and training.casts == "autocast" and not training.compiled
+
+
+def fused_qkv(model: Model, training: Training) -> bool:
+    """Whether one matrix makes queries, keys and values."""
+    code = training.framework
+    return code.fused_qkv or model.family in code.fused_families
+
+
+def _projections(model: Model, training: Training) -> int:
+    """Matrices of attention that read the norm's output: BERT and vision models have three everywhere."""
+    return 1 if model.causal and fused_qkv(model, training) else 3
+
+
+def _fused_mlp(model: Model, training: Training) -> bool:
+    """Phi-3 makes both sides of its gated MLP by one matrix (transformers, models/phi3: gate_up_proj)."""
+    return model.family == "phi3" and training.framework.name == "transformers"
 
 
 def _norms(model: Model, training: Training) -> int:
@@ -124,14 +151,20 @@ def _norms(model: Model, training: Training) -> int:
         return inputs * (r * d + 2 * FP32_BYTES) + scaled
     if training.compiled:
         return inputs * (r * d + FP32_BYTES)
-    return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * _scaled(training) * d
+    return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * _scaled(model, training) * d
 
 
-def _scaled(training: Training) -> int:
-    """Bytes of a number that an rms norm written in Python keeps for its weight's gradient."""
+def _scaled(model: Model, training: Training, *, heads: bool = False) -> int:
+    """Bytes of a number that an rms norm written in Python keeps for its weight's gradient.
+
+    In the format of what it reads, unless it multiplies before the cast: autocast's residual stream is fp32,
+    its queries and keys (`heads`) are not.
+    """
     if training.tuning != "full":
         return 0
-    return FP32_BYTES if training.framework.norm_value_fp32 else number_bytes(training)
+    wide = training.framework.norm_value_fp32 or model.norm_fp32
+    read = number_bytes(training) if heads else residual_bytes(training)
+    return FP32_BYTES if wide else read
 
 
 def _head_norms(model: Model, training: Training) -> int:
@@ -144,27 +177,40 @@ def _head_norms(model: Model, training: Training) -> int:
     numbers, heads = model.query_width + model.kv_width, model.heads + model.kv_heads
     if training.compiled:
         return number_bytes(training) * numbers + FP32_BYTES * heads
-    return (FP32_BYTES + _scaled(training)) * numbers + FP32_BYTES * heads
+    return (FP32_BYTES + _scaled(model, training, heads=True)) * numbers + FP32_BYTES * heads
 
 
 def _attention(model: Model, training: Training) -> int:
     h, code = number_bytes(training), training.framework
     q, k = model.query_width, model.kv_width
     total = h * (q + 2 * _held_keys(model, training))
-    if model.rotary and not training.compiled and k == q and code.fused_qkv:
+    if model.rotary and not training.compiled and _holds_fused(model, training):
         total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
     total += h * q + _head_norms(model, training)  # the result
-    if code.copies_attention and not training.compiled and _keeps_inputs(training):
-        total += h * q
     if written_out(model, training):
         return total + _scores(model, training)
+    # flash attention's result lies as its queries do; the memory-efficient kernel's always by token
+    copies = code.copies_attention or model.family in code.copying_families
+    if copies and training.half and not training.compiled and _keeps_inputs(training):
+        total += h * q
     return total + FP32_BYTES * model.heads
+
+
+def _holds_fused(model: Model, training: Training) -> bool:
+    """Whether values are a view of the buffer that queries and keys came from.
+
+    Not where they are written out for every head, nor in Falcon, which copies all three out of it. Of grouped
+    keys it is known for Phi-3 alone (transformers, models/phi3/modeling_phi3.py, Phi3Attention.forward).
+    """
+    if model.kv_width == model.query_width:
+        return fused_qkv(model, training) and model.family != "falcon"
+    return model.family == "phi3" and _held_keys(model, training) == model.kv_width
 
 
 def _held_keys(model: Model, training: Training) -> int:
     """Numbers of a token's keys, and of its values, that attention keeps."""
-    repeated = training.framework.repeats_keys and not training.compiled
-    return model.query_width if repeated else model.kv_width
+    repeated = training.framework.repeats_keys or written_out(model, training)
+    return model.query_width if repeated and not training.compiled else model.kv_width
 
 
 def _keeps_inputs(training: Training) -> bool:
@@ -174,8 +220,14 @@ def _keeps_inputs(training: Training) -> bool:
 
 def written_out(model: Model, training: Training) -> bool:
     """Whether the score of each pair of tokens is in memory."""
-    capped = model.capped and training.framework.caps_scores and not training.compiled
-    return training.attention == "math" or model.writes_scores or capped
+    code = training.framework
+    if training.attention == "math" or model.writes_scores:
+        return True
+    if training.compiled:
+        return False
+    # Flash attention refuses fp32 and the memory-efficient kernel grouped keys: neither runs.
+    grouped = code.groups_in_kernel and model.kv_heads < model.heads and not training.half
+    return (model.capped and code.caps_scores) or grouped
 
 
 def _scores(model: Model, training: Training) -> int:
@@ -187,7 +239,8 @@ def _scores(model: Model, training: Training) -> int:
     the softmax in fp32.
     """
     h, dropped = number_bytes(training), model.attention_dropout > 0
-    softmax = FP32_BYTES if training.casts == "autocast" or model.capped else h
+    wide = training.casts == "autocast" or model.capped or model.softmax_fp32
+    softmax = FP32_BYTES if wide else h
     read = h if dropped or softmax != h else 0
     each = softmax + read + (MASK_BYTES if dropped else 0) + (h if model.capped else 0)
     if training.torch.softmax_keeps_input:
@@ -233,8 +286,14 @@ def _inside(model: Model, training: Training, width: int) -> int:
     last = input_bytes(training) * width if _keeps_inputs(training) else 0
     if model.gated:
         return last + (2 if training.compiled else 3) * h * width
-    fused = training.compiled or training.framework.fused_gelu
-    return last + (1 if fused else model.gelu_tensors) * h * width
+    if model.gelu_tensors == 0:
+        return last or h * width
+    if training.compiled or training.framework.fused_gelu:
+        return last + h * width
+    if model.gelu_tensors == PYTHON_GELU and autocasts(training):
+        # torch.pow is on autocast's fp32 list: its input, the tanh and what follows are fp32, 0.5·x is not
+        return last + (3 * FP32_BYTES + h) * width
+    return last + model.gelu_tensors * h * width
 
 
 def _masks(model: Model, training: Training) -> int:
@@ -263,7 +322,8 @@ def _lora(model: Model, training: Training) -> int:
     of q and v in a wider buffer.
     """
     code, targets = training.framework, min(training.targets, 7)
-    h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
+    fp32 = training.adapter_dtype == "float32" and not autocasts(training)
+    h = FP32_BYTES if fp32 else number_bytes(training)
     wide = max(0, targets - 4) / 3
     # PEFT, which trains fp32 adapters, has no dropout unless asked; other code mostly has a little
     dropped = training.adapter_dtype != "float32" if code.lora_dropout is None else code.lora_dropout
@@ -421,7 +481,7 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
     return layer_gradient_bytes(model, training) + weight // training.tensor + again + casts
 
 
-def logits_bytes_per_number(training: Training) -> dict[str, float]:
+def logits_bytes_per_number(training: Training, model: Model | None = None) -> dict[str, float]:
     """Bytes for each of the N·V logits at four moments.
 
     `logits, loss = model(X, Y)` keeps the last micro-step's logits alive through the next forward pass.
@@ -444,6 +504,9 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
                      them; compiled code makes the gradient of a chunk in h as it frees that chunk's logits
     """
     h = number_bytes(training)
+    if model is not None and model.family in training.framework.plain_loss_families:
+        plain = replace(training.framework, fp32_loss=False, casts_logits=False, plain_loss_families=())
+        training = replace(training, framework=plain)
     if training.fused_loss:
         return {"forward": 0, "backward": 0, "output": 0, "after": 0}
     if training.loss_chunks > 1:
@@ -457,7 +520,10 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
         return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
-    return _eager_logits(training)
+    found = _eager_logits(training)
+    if model is not None and model.capped:  # the tanh of a soft cap keeps what it makes
+        found |= {moment: found[moment] + h for moment in ("forward", "backward")}
+    return found
 
 
 def _split_logits(training: Training) -> dict[str, float]:
@@ -493,7 +559,9 @@ def _eager_logits(training: Training) -> dict[str, float]:
     autocast = training.casts == "autocast"
     ends = {"output": 2 * h, "after": h}
     if training.half and not autocast and not code.fp32_loss:
-        return {"forward": 3 * h, "backward": 4 * h, **ends}
+        # in slices: of one sequence they are views, of several copied together
+        copies = 3 if code.slices_loss and training.batch_size == 1 else 4
+        return {"forward": 3 * h, "backward": copies * h, **ends}
     if training.half and autocast and not code.casts_logits:
         return {"forward": 3 * h + FP32_BYTES, "backward": 2 * h + 2 * FP32_BYTES, **ends}
     logits = FP32_BYTES if code.fp32_logits and not autocast else h

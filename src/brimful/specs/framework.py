@@ -26,14 +26,19 @@ class Framework:
     known_as: tuple[str, ...] = ()  # parts of a repository's name or address
     # -- a layer
     fused_qkv: bool = True  # one matrix makes q, k and v: what keeps v keeps the buffer of all three
+    fused_families: tuple[str, ...] = ()  # families in which it does, where the rest has three
     repeats_keys: bool = False  # eager code writes grouped keys and values out for every query head
     copies_attention: bool = False  # heads are put side by side in a new buffer for the output matrix
+    copying_families: tuple[str, ...] = ()  # families in which they are, where the rest needs no copy
+    groups_in_kernel: bool = False  # attention is handed grouped keys, which only flash attention takes
     norm_value_fp32: bool = False  # a trained rms norm keeps its normalized value in fp32
     fused_gelu: bool = False  # torch's kernel also where transformers writes tanh-GELU in Python
     caps_scores: bool = False  # soft-capped attention (Gemma 2) is written out, score matrix and all
     # -- tables and logits
     ties: bool = True  # a tied table is stored once
     fp32_loss: bool = True  # 16-bit training: the loss runs in fp32; else in the logits' own format
+    slices_loss: bool = False  # it goes over slices of the logits, one after the other
+    plain_loss_families: tuple[str, ...] = ()  # families whose loss takes the logits as they are
     casts_logits: bool = False  # autocast: the loss casts the logits to fp32 itself, before its softmax
     fp32_logits: bool = True  # 16-bit training: the model hands out fp32 logits, alive in the backward pass
     drops_logits: bool = False  # the loop lets go of the logits before the backward pass
@@ -74,11 +79,12 @@ _FIELDS = frozenset(field.name for field in fields(Framework))
 
 
 def find_framework(text: str) -> Framework:
-    """The framework of this name; NotFound with the names there are."""
-    wanted = re.sub(r"[^a-z0-9]", "", text.lower()[:100])
+    """The framework of this name, as its newest release is, or as the one named: 'transformers==4.51'."""
+    name, _, release = text.lower()[:100].partition("==")
+    wanted = re.sub(r"[^a-z0-9]", "", name)
     for each in all_frameworks():
         if wanted in {re.sub(r"[^a-z0-9]", "", name) for name in (each.name, *each.known_as)}:
-            return each
+            return of_release(each, release) if re.match(r"\s*\d", release) else each
     names = ", ".join(each.name for each in all_frameworks())
     raise NotFound(
         say("specs.framework_unknown", text=Quoted(text[:40]), names=names), code="unknown_framework"
@@ -86,9 +92,25 @@ def find_framework(text: str) -> Framework:
 
 
 def framework_at(address: str) -> Framework:
-    """The framework that a repository or web address names; plain PyTorch where it names none we know."""
+    """The framework that a repository or web address names; plain PyTorch where it names none we know.
+
+    What was published there was measured with a release of its day (`published`), not with the newest.
+    """
     parts = set(re.split(r"[/\s#?]+", address.lower()[:400]))
-    return next((each for each in all_frameworks() if parts.intersection(each.known_as)), PLAIN)
+    found = next((each for each in all_frameworks() if parts.intersection(each.known_as)), PLAIN)
+    release = read_table("frameworks.toml")[found.name].get("published") if found is not PLAIN else None
+    return of_release(found, release) if release else found
+
+
+@cache
+def of_release(framework: Framework, release: str) -> Framework:
+    """What a framework's code decided in this release."""
+    table = read_table("frameworks.toml").get(framework.name)
+    return framework if table is None else _framework(framework.name, table, release=_numbers(release))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:3])
 
 
 @cache
@@ -98,8 +120,12 @@ def all_frameworks() -> tuple[Framework, ...]:
     return (PLAIN, *(_framework(name, table) for name, table in tables.items()))
 
 
-def _framework(name: str, table: dict[str, Any]) -> Framework:
-    values = {fact: each["is"] for fact, each in table["facts"].items()}
+def _framework(name: str, table: dict[str, Any], *, release: tuple[int, ...] | None = None) -> Framework:
+    values = {}
+    for fact, each in table["facts"].items():
+        older = release is not None and "since" in each and release < _numbers(each["since"])
+        found = each["before" if older else "is"]
+        values[fact] = tuple(found) if isinstance(found, list) else found
     assert values.keys() <= _FIELDS, values.keys() - _FIELDS
     if "recipes" in values:
         values["recipes"] = tuple((part, *numbers) for part, numbers in values["recipes"].items())

@@ -67,9 +67,11 @@ class Model:
     dropout: float = 0.0  # after attention and MLP, and on the embedding
     head_size: int = 0  # 0: width / heads
     gated: bool = False  # SwiGLU, GeGLU: three matrices in the MLP instead of two
-    gelu_tensors: int = 1  # what the activation keeps: 1 for a fused kernel, 4 for tanh-GELU in Python
+    gelu_tensors: int = 1  # the activation keeps: 1 for a fused kernel, 4 for tanh-GELU in Python, 0 for ReLU
     norm: Norm = "layer"
     norms: int = 2  # norms a layer has across its width
+    norm_fp32: bool = False  # an rms norm multiplies by its weight in fp32, before the cast
+    softmax_fp32: bool = False  # attention written out takes its softmax in fp32
     norm_bias: bool | None = None  # None: as `bias` for layer norms; an rms norm never has one
     qkv_bias: bool | None = None  # None: as `bias`
     head_bias: bool = False  # on the output projection
@@ -89,6 +91,7 @@ class Model:
     first: bool = True  # holds the tables: of a pipeline only its first stage does
     last: bool = True  # holds the output: of a pipeline only its last stage does
     class_inputs: int = 1  # hidden states side by side that the classifier of an image reads
+    family: str = ""  # Hugging Face's model_type; nothing for a GPT as nanoGPT writes it
 
     def __post_init__(self) -> None:
         assert min(self.layers, self.heads, self.kv_heads, self.width, self.mlp_width) > 0

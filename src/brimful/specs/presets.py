@@ -15,7 +15,10 @@ from brimful.language import say
 from brimful.specs.model import Experts, Images, Model
 from brimful.specs.names import Catalog
 
-_LLAMA: dict[str, Any] = {"gated": True, "norm": "rms", "rotary": True, "tied": False, "bias": False}
+_LLAMA: dict[str, Any] = {
+    "gated": True, "norm": "rms", "rotary": True, "tied": False, "bias": False, "softmax_fp32": True,
+}  # fmt: skip
+_GEMMA: dict[str, Any] = {**_LLAMA, "tied": True, "norm_fp32": True}
 _GPT2: dict[str, Any] = {"learned": True, "tied": True, "bias": True}
 _VISION: dict[str, Any] = {"vocab": 0, "tied": False, "bias": True}
 # Tensors that gelu_new keeps: transformers writes it in Python, op by op.
@@ -27,25 +30,29 @@ QUICK_GELU = 2  # of x·sigmoid(1.702x), written likewise
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**_GPT2, "gelu_tensors": PYTHON_GELU},
     # transformers, models/gpt_neo/modeling_gpt_neo.py, GPTNeoSelfAttention._attn: matmul, softmax, matmul
-    "gpt_neo": {**_GPT2, "qkv_bias": False, "gelu_tensors": PYTHON_GELU, "writes_scores": True},
-    "gpt_neox": {"rotary": True, "parallel": True, "tied": False, "bias": True},
-    "opt": {**_GPT2, "extra_positions": 2},
-    "mpt": {"tied": True, "bias": False},
+    "gpt_neo": {
+        **_GPT2, "qkv_bias": False, "gelu_tensors": PYTHON_GELU, "writes_scores": True, "softmax_fp32": True,
+    },
+    "gpt_neox": {"rotary": True, "parallel": True, "tied": False, "bias": True, "softmax_fp32": True},
+    # ReLU keeps its result, which the next matrix reads
+    "opt": {**_GPT2, "extra_positions": 2, "gelu_tensors": 0, "softmax_fp32": True},
+    # models/mpt/modeling_mpt.py, MptAttention.forward: matmul, softmax in fp32, matmul
+    "mpt": {"tied": True, "bias": False, "writes_scores": True, "softmax_fp32": True},
     "falcon": {
         "rotary": True, "parallel": True, "norms": 1, "tied": True, "bias": False, "norm_bias": True,
     },
     "phi": {
         "rotary": True, "parallel": True, "norms": 1, "tied": False, "bias": True, "head_bias": True,
-        "gelu_tensors": PYTHON_GELU,
+        "gelu_tensors": PYTHON_GELU, "softmax_fp32": True,
     },
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "phi3": _LLAMA,
     "qwen2": {**_LLAMA, "qkv_bias": True},
     "qwen3": {**_LLAMA, "qk_norm": True},
-    "gemma": {**_LLAMA, "tied": True},
-    "gemma2": {**_LLAMA, "tied": True, "norms": 4, "capped": True},
-    "gemma3_text": {**_LLAMA, "tied": True, "norms": 4, "qk_norm": True},
+    "gemma": _GEMMA,
+    "gemma2": {**_GEMMA, "norms": 4, "capped": True},
+    "gemma3_text": {**_GEMMA, "norms": 4, "qk_norm": True},
     "bert": {**_GPT2, "encoder": True, "segments": 2},
     "mixtral": _LLAMA,
     "qwen2_moe": {**_LLAMA, "qkv_bias": True},
@@ -91,7 +98,7 @@ def family_model(family: str, *, name: str, context: int, **sizes: Any) -> Model
     positions = context + shared.pop("extra_positions", 0) if shared.pop("learned", False) else 0
     given = {"kv_heads": sizes.get("heads"), "positions": positions, **shared, **sizes}
     # A detail worth a bias vector or two that Model has no word for yet is left out.
-    return Model(name=name, **{key: value for key, value in given.items() if key in _FIELDS})
+    return Model(name=name, family=family, **{key: value for key, value in given.items() if key in _FIELDS})
 
 
 def _words(text: str) -> list[str]:
