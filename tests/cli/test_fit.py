@@ -8,7 +8,9 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.language import words
+from brimful.units import MIB
 from tests.builders import check_reason
+from tests.fake_nvml import FakeNvml, a_card
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "nanogpt" / "train_fineweb.py")
 HEAVY = (
@@ -463,3 +465,43 @@ def test_a_framework_changes_what_is_counted_and_is_checked(capsys: pytest.Captu
     assert needs[0] != needs[1]
     assert main([*words, "--framework", "nobody"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_framework"
+
+
+# ---- the card of this machine
+
+
+def test_without_a_named_card_the_driver_is_asked(
+    fake_nvml: FakeNvml, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_nvml.show(a_card(name="NVIDIA GeForce RTX 4070", memory_used=700 * MIB))
+    main(["fit", EXAMPLE, "--json"])
+    data = json.loads(capsys.readouterr().out)["data"]
+
+    assert data["gpu"] == "rtx-4070"
+    assert data["other_programs"]["bytes"] == 700 * MIB
+    main(["fit", EXAMPLE, "--json", "--other-mib", "2100"])
+    assert json.loads(capsys.readouterr().out)["data"]["other_programs"]["bytes"] == 2100 * MIB
+
+
+# ---- the framework's own model
+
+
+@pytest.mark.torch
+def test_exact_traces_the_frameworks_own_model_beside_the_formula(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "gpt2", "--batch-size", "1", "--seq-len", "64", "--no-compile", "--gpu", "rtx-4090"]
+    assert main(["fit", *words, "--framework", "transformers", "--exact", "--json"]) == 0
+    exact = json.loads(capsys.readouterr().out)["data"]["exact"]
+
+    assert exact["code"] == "transformers"
+    assert exact["fits"]
+    # GPT-2's weights, gradients and both moments in fp32, and more.
+    assert 16 * 124_439_808 < exact["allocated_bytes"] < exact["reserved_bytes"] < exact["device_bytes"]
+    assert abs(exact["formula_off"]) < 0.03
+
+
+@pytest.mark.torch
+def test_exact_says_what_it_has_no_program_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--model", "gpt2", "--compile", "--gpu", "rtx-4090", "--exact", "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "no_exact"
+    assert "--no-compile" in error["problem"]

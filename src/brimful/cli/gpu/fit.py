@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu import fit_cards
 from brimful.cli.gpu.fit_text import checks_text, compare_text, models_text, show
-from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.gpu.others import add_others, other_bytes, own_card
 from brimful.cli.options import own_correction
 from brimful.configs.files import read_config
 from brimful.configs.read import read
@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument("--lora", action="store_true")
     training.add_argument("--qlora", action="store_true")
     parser.add_argument("--uncalibrated", action="store_true")
+    parser.add_argument("--exact", action="store_true")
     advice = parser.add_argument_group("changes")
     advice.add_argument("--compare", nargs="+", metavar="WHAT")
     advice.add_argument("--ladder", action="store_true")
@@ -99,8 +100,11 @@ def run(args: argparse.Namespace) -> Answer:
         # `--compare a.py b.py`: the first file is what the others are held against.
         args.config = next((what for what in args.compare if "=" not in what), None)
         args.compare = [what for what in args.compare if what != args.config]
-    gpu = find_gpu(args.gpu)
+    asked = None if args.gpu else own_card(args)
+    gpu = find_gpu(args.gpu) if asked is None else asked[0]
     reading = _read(args, _words(args))
+    if asked is not None:
+        reading = replace(reading, warnings=(*reading.warnings, asked[1]))
     if args.compare is not None:
         return _compare(args, reading, gpu)
     answer = _fit(args, reading, gpu)
@@ -119,7 +123,14 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     if checks:
         data["checks"] = [check.as_dict(tongue()) for check in checks]
         parts.insert(0, checks_text(checks))
-    return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
+    if not args.exact:
+        return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
+    from brimful.cli.gpu import fit_exact
+
+    trace = fit_exact.traced(reading, gpu)
+    data["exact"] = fit_exact.as_dict(trace, answer, reading)
+    parts.insert(0, fit_exact.text(trace, answer, reading))
+    return Answer(data, "\n\n".join(parts), YES if fit_exact.fits(trace, answer) else NO)
 
 
 def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
@@ -130,8 +141,6 @@ def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung,
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.gpu is None:
-        raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card"))
     for name in ("measured_mfu", "measured_peak_gib", "measured_tokens_per_s"):
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e12:

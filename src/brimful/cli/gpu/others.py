@@ -1,11 +1,12 @@
-"""`--other-mib` and `--headless`: what other programs hold of the card, as the user says or as is assumed."""
+"""The card, and what other programs hold of it: as the user says, as the driver says, or as is assumed."""
 
 from __future__ import annotations
 
 import argparse
 
-from brimful.errors import BadInput
-from brimful.language import say
+from brimful.errors import BadInput, BrimfulError
+from brimful.language import Sentence, Size, say
+from brimful.specs.gpu import Gpu
 from brimful.units import MIB
 
 _MAX_OTHER_MIB = 1_000_000
@@ -25,3 +26,19 @@ def other_bytes(args: argparse.Namespace) -> int | None:
     if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
         raise BadInput(say("operate.other_mib_out_range", other_mib=args.other_mib))
     return int(args.other_mib) * MIB
+
+
+def own_card(args: argparse.Namespace) -> tuple[Gpu, Sentence]:
+    """This machine's first card, where nobody names one, and what other programs hold there by its driver."""
+    from brimful.meter.nvml import read_gpus
+    from brimful.meter.peak import find_card
+
+    try:
+        card = read_gpus(0.0)[0]
+        gpu = find_card(card.name, card.memory_total_bytes)
+    except (BrimfulError, IndexError) as error:
+        raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card")) from error
+    used = card.memory_used_bytes or 0
+    if args.other_mib is None and not args.headless:
+        args.other_mib = round(used / MIB)
+    return gpu, say("gpu.card_asked", gpu=gpu.title, used=Size(used))
