@@ -8,7 +8,7 @@ export PYTHON
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines check bench docs generate lock clean distclean
+.PHONY: help run test test-engines check bench oracle docs generate lock clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,11 @@ check:  ## lint, types, layers and tidiness: under a minute
 bench:  ## benchmarks: a table on screen and in build/bench.md
 	@tools/setup.sh test
 	$(BIN)/python -m bench $(ARGS)
+
+oracle:  ## trace the configs of tests/accuracy/oracle.csv that have no numbers yet, and compare
+	@tools/setup.sh oracle
+	PYTHONPATH=.venv/oracle $(BIN)/python -m tools.oracle trace
+	$(BIN)/python -m tools.oracle
 
 docs:  ## the documentation, into build/docs
 	@tools/setup.sh dev

@@ -383,3 +383,14 @@ def test_fused_optimizers_take_a_step(optimizer: Any) -> None:
         return step
 
     assert traced(build).fits
+
+
+@pytest.mark.parametrize("function", [nn.functional.silu, nn.functional.mish])
+def test_the_gradient_of_an_activation_is_one_kernel(function: Callable[[Any], Any]) -> None:
+    def program() -> None:
+        x = torch.ones(1024, 1024, device="cuda", requires_grad=True)
+        function(x).backward(torch.ones(1024, 1024, device="cuda"))
+
+    trace = traced(program)
+    # the input, the result, the gradient that comes and the one that leaves
+    assert trace.tensor_bytes == 4 * 4 * MIB

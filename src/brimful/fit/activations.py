@@ -513,7 +513,8 @@ def logits_bytes_per_number(training: Training, model: Model | None = None) -> d
         each = h + (h / training.loss_chunks if training.compiled else _softmax_kept(training))
         if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
             each += h  # what a trained scale behind the output projection reads
-        return {"forward": each, "backward": each, "output": each, "after": 0}
+        held = h if training.framework.slices_loss else 0  # the loop has the list until the next one
+        return {"forward": each, "backward": each, "output": each, "after": held}
     if training.tensor > 1:
         return _split_logits(training)
     if training.compiled and training.loss_compiled and training.casts != "none":
@@ -558,10 +559,11 @@ def _eager_logits(training: Training) -> dict[str, float]:
     h, code = number_bytes(training), training.framework
     autocast = training.casts == "autocast"
     ends = {"output": 2 * h, "after": h}
+    if code.slices_loss and not autocast and not code.fp32_loss:
+        # the gradient of a slice takes the place of what was kept of it
+        return {"forward": 3 * h, "backward": 3 * h, **ends}
     if training.half and not autocast and not code.fp32_loss:
-        # in slices: of one sequence they are views, of several copied together
-        copies = 3 if code.slices_loss and training.batch_size == 1 else 4
-        return {"forward": 3 * h, "backward": copies * h, **ends}
+        return {"forward": 3 * h, "backward": 4 * h, **ends}
     if training.half and autocast and not code.casts_logits:
         return {"forward": 3 * h + FP32_BYTES, "backward": 2 * h + 2 * FP32_BYTES, **ends}
     logits = FP32_BYTES if code.fp32_logits and not autocast else h

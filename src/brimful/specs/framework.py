@@ -121,7 +121,7 @@ def all_frameworks() -> tuple[Framework, ...]:
 
 
 def _framework(name: str, table: dict[str, Any], *, release: tuple[int, ...] | None = None) -> Framework:
-    values = {}
+    values: dict[str, Any] = {}
     for fact, each in table["facts"].items():
         older = release is not None and "since" in each and release < _numbers(each["since"])
         found = each["before" if older else "is"]

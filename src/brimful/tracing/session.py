@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
 
 import torch
 import torch._dynamo  # every FakeTensorMode loads it: here, so that it belongs to loading PyTorch
@@ -24,6 +26,7 @@ def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[
     """Fake CUDA and a recorder around the body, which `EnoughSteps` ends after `steps` optimizer steps."""
     if not rough:
         load_shim()
+        _keep_whole()
     recorder = Recorder(card, device="cpu" if rough else CUDA)
     with ExitStack() as stack:
         stack.enter_context(patched(tensor_changes(recorder)))
@@ -37,6 +40,28 @@ def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[
         stack.enter_context(recorder)
         stack.callback(recorder.tape.close)
         yield recorder
+
+
+# A CPU build has no CUDA kernel for these and opens them into their parts, above any mode that could see them
+# whole. On a GPU each is one kernel with one result. Source: PyTorch, native_functions.yaml: the ops with
+# kernels of their own for CPU and CUDA beside a composite one.
+_WHOLE = ("silu_backward", "mish_backward")
+
+
+@cache
+def _keep_whole() -> torch.library.Library:
+    library = torch.library.Library("aten", "IMPL")
+    for name in _WHOLE:
+        library.impl(name, _below_autograd(getattr(torch.ops.aten, name).default), "AutogradCUDA")
+    return library
+
+
+def _below_autograd(op: Any) -> Callable[..., Any]:
+    def called(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*args)
+
+    return called
 
 
 def _calibrate(recorder: Recorder) -> None:
