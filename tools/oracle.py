@@ -60,7 +60,7 @@ Row = dict[str, str]
 
 def draw() -> list[Row]:
     """Rows without numbers, the same for everybody."""
-    from brimful.tracing.exact import FAMILIES, why_not
+    from brimful.tracing.models.programs import FAMILIES, why_not
 
     chance = random.Random(SEED)
     frameworks = ["transformers"] * 5 + ["pytorch", "litgpt"]
@@ -149,7 +149,7 @@ def traced(row: Row) -> Row:
 
     from brimful.allocator import Settings, run
     from brimful.tracing.cuda_device import cuda_device
-    from brimful.tracing.exact import program
+    from brimful.tracing.models.programs import program
     from brimful.tracing.session import recording
 
     model, training, gpu = case(row)

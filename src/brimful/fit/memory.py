@@ -154,7 +154,6 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
     forward = cast_bytes(model, training, forward=True)
     going_back = cast_bytes(model, training, forward=False)
     head = output_parameters(model) // training.tensor if training.tuning == "full" else 0
-    cast_back = training.casts == "autocast" and training.half
     wide = dequantized_bytes(model, training)
     layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
     first_layer = sum(layer_bytes(model, training).values()) + layer_gradient_bytes(model, training)
@@ -171,23 +170,7 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
             left=quantized_inputs_bytes(model, training),
         ),
         _Moment("backward_start", waiting, logits["backward"], 0, layer_why, casts=going_back),
-        _Moment(
-            "output_gradient",
-            waiting,
-            logits["output"],
-            number_bytes(training) * head + wide,
-            say("fit.why_output_gradient") if head else say("fit.why_output_dequantized"),
-            casts=going_back,
-        ),
-        # Autocast: the gradient is cast to fp32 when the multiply has let go of what it read.
-        _Moment(
-            "output_gradient",
-            waiting,
-            logits["after"],
-            (number_bytes(training) + FP32_BYTES) * head if cast_back else 0,
-            say("fit.why_output_gradient"),
-            casts=max(0, going_back - 2 * head),
-        ),
+        _output_gradient(model, training, logits, head=head, waiting=waiting),
         _Moment(
             "last_layer_backward",
             max(waiting, min(every, dtype_bytes(training.weights_dtype) * head)),
@@ -213,6 +196,24 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
             alive=False,
         ),
     ]
+
+
+def _output_gradient(
+    model: Model, training: Training, logits: dict[str, int], *, head: int, waiting: int
+) -> _Moment:
+    """The output projection's weight gradient: while it is made, or while autocast casts it to fp32.
+
+    By then the multiply has let go of what it read: the gradient of the logits, and the weight's 16-bit copy.
+    """
+    wide, casts = dequantized_bytes(model, training), cast_bytes(model, training, forward=False)
+    why = say("fit.why_output_gradient") if head else say("fit.why_output_dequantized")
+    h = number_bytes(training)
+    made = _Moment("output_gradient", waiting, logits["output"], h * head + wide, why, casts=casts)
+    if not (training.casts == "autocast" and training.half):
+        return made
+    both = (h + FP32_BYTES) * head
+    cast = _Moment("output_gradient", waiting, logits["after"], both, why, casts=max(0, casts - 2 * head))
+    return max(made, cast, key=lambda moment: moment.logits + moment.temporary + moment.casts)
 
 
 def _tied_bytes(model: Model, training: Training) -> int:

@@ -21,7 +21,7 @@ _OUTSIDE = ("allocator_cache", "cuda_context", "other_programs", "rounding", "wo
 
 
 def traced(reading: Reading, gpu: Gpu) -> Trace:
-    from brimful.tracing.exact import exact
+    from brimful.tracing.models.programs import exact
     from brimful.tracing.program import need_torch
 
     need_torch()
@@ -51,7 +51,7 @@ def as_dict(trace: Trace, answer: Estimate, reading: Reading) -> dict[str, Any]:
 def text(trace: Trace, answer: Estimate, reading: Reading) -> str:
     head = say(
         "gpu.exact_head",
-        code=_code(reading),
+        program=_code(reading),
         allocated=Size(trace.allocated_bytes),
         reserved=Size(trace.reserved_bytes),
         device=Size(trace.device_bytes + answer.others.bytes),

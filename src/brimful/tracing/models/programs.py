@@ -330,7 +330,7 @@ def _litgpt_net(model: Model, training: Training) -> tuple[Any, int]:
 
 def _nanogpt(model: Model, training: Training) -> Callable[[], Step]:
     def build() -> Step:
-        from brimful.tracing.gpt import Gpt
+        from brimful.tracing.models.gpt import Gpt
 
         net = Gpt(model, checkpoint=training.checkpointing == "full", math=training.attention == "math")
         net = net.to(device="cuda", dtype=_weights_dtype(training)).train()

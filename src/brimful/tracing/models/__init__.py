@@ -1,0 +1,1 @@
+"""Programs that train a config's own model, to be traced."""
