@@ -77,7 +77,8 @@ OFF: dict[str, dict[str, Any]] = {
     "without preemption": {"preempt": "none", "move": False},
     "without reservations (anyone may pass)": {"backfill": "greedy"},
     "without backfill (nobody may pass)": {"backfill": "none"},
-    "without ageing": {"ageing": 0.0},
+    "without learned lengths": {"learn": False},
+    "without turns (for the mean only)": {"tail": "off"},
 }
 # Peers' simulators, run on this project's machine on 2026-11-15: (what, jobs, CPU seconds).
 PEERS = (

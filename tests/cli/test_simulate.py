@@ -72,8 +72,8 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
             ("scheduler.policy_option_not_valid", "preempt", "all"),
         ),
         (
-            [str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"],
-            ("scheduler.policy_option_not_valid", "ageing", "nan"),
+            [str(EXAMPLES / "small.csv"), "--policy", "brim?margin=nan"],
+            ("scheduler.policy_option_not_valid", "margin", "nan"),
         ),
         (
             [str(EXAMPLES / "small.csv"), "--policy", "brim?move=0&move=1"],

@@ -58,7 +58,7 @@ def test_every_policy_and_option_is_described_and_every_order_can_be_chosen() ->
 
 @pytest.mark.parametrize(
     "text",
-    ["", "best", "brim?mvoe=0", "brim?preempt=all", "brim?ageing=nan", "brim?move=2", "brim?rerank_s=0",
+    ["", "best", "brim?mvoe=0", "brim?preempt=all", "brim?margin=nan", "brim?move=2", "brim?rerank_s=0",
      "brim?quotas=1", "brim?tries=-1", "brim?min_run_s=1.5"],
 )  # fmt: skip
 def test_what_is_no_policy_is_one_clear_error(text: str) -> None:

@@ -14,6 +14,7 @@ from brimful.language import say
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.rules import Quota, Rules
+from brimful.scheduler.whose_turn import PATIENCE
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.report import report
 from brimful.sim.world import Arrival, rehearse
@@ -21,7 +22,7 @@ from tests.builders import AFleet, a_fleet, a_job
 
 HOUR_S = 3600
 BRIM = POLICIES["brim"]
-LATE_S = 6 * HOUR_S
+LATE_S = 24 * HOUR_S
 
 
 def where_jobs_take_an_hour(nodes: int = 1) -> AFleet:
@@ -50,7 +51,7 @@ def test_whose_turn_it_is_gets_a_cell_before_fresher_jobs() -> None:
 
     assert len(plan.stops) == 4
     assert all(stop.reason == say("scheduler.preempted_by", job="old") for stop in plan.stops)
-    assert not world.plan(rules=replace(BRIM, turns=0.0), now_s=LATE_S).stops
+    assert not world.plan(rules=replace(BRIM, tail="off"), now_s=LATE_S).stops
 
 
 def test_it_starts_first_and_says_so_and_nobody_of_its_class_sends_it_away() -> None:
@@ -75,8 +76,8 @@ def test_turns_take_no_more_than_their_share() -> None:
 
     starts = world.plan(rules=BRIM, now_s=LATE_S).starts
 
-    assert sum(start.in_turn for start in starts) == 12  # three quarters of 16
-    assert [start.job for start in starts if not start.in_turn] == [f"new-{i}" for i in range(4)]
+    assert sum(start.in_turn for start in starts) == 8  # half of 16
+    assert [start.job for start in starts if not start.in_turn] == [f"new-{i}" for i in range(8)]
 
 
 def test_the_longest_and_the_young_have_no_turn() -> None:
@@ -107,7 +108,7 @@ def test_a_gang_that_cannot_fit_beside_turns_keeps_nothing_idle() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["hidden", "known"])
-def test_on_a_crowded_fleet_the_slowest_of_a_hundred_are_no_slower_than_in_line(known: bool) -> None:
+def test_on_a_crowded_fleet_the_slowest_of_a_hundred_are_little_slower_than_in_line(known: bool) -> None:
     """Most jobs are short, one in eight takes days, and for weeks there is more to do than GPUs."""
     chance, arrivals, nodes = Random(2), [], parse_fleet("1x8")
     for i in range(800):
@@ -129,8 +130,8 @@ def test_on_a_crowded_fleet_the_slowest_of_a_hundred_are_no_slower_than_in_line(
 
     (in_line, slowest_in_line), (turns, slowest) = jct_h(POLICIES["fifo"]), jct_h(BRIM)
     assert turns < 0.25 * in_line
-    assert slowest < slowest_in_line
-    assert slowest < 0.9 * jct_h(replace(BRIM, turns=0.0))[1]
+    assert slowest < 1.25 * slowest_in_line
+    assert slowest < jct_h(replace(BRIM, tail="off"))[1]
 
 
 def stops_for_old(world: AFleet, rules: Rules = BRIM) -> int:
@@ -163,7 +164,7 @@ def test_turns_count_shares_of_a_gpu_as_shares() -> None:
     world.waiting(*[a_job(f"new-{i}") for i in range(8)], at_s=LATE_S)
 
     plan = world.plan(rules=BRIM, now_s=LATE_S)
-    assert sum(start.in_turn for start in plan.starts) == 30  # three GPUs, of the six that turns may have
+    assert sum(start.in_turn for start in plan.starts) == 30  # three GPUs, of the four that turns may have
     world.carry_out(plan)
     assert world.fleet.turns.gpus(LATE_S) == pytest.approx(3.0)
 
@@ -173,7 +174,7 @@ def test_who_must_start_now_to_be_in_time_goes_before_turns() -> None:
     due = a_job("due", gpus=8, predicted_work_s=3000.0, deadline_s=LATE_S + 3700)
     world.waiting(due, at_s=LATE_S - 60)
 
-    assert names(world.plan(rules=BRIM, now_s=LATE_S - 3600)) == ["old"]  # it has time
+    assert names(world.plan(rules=BRIM, now_s=LATE_S - 60)) == ["old"]  # it has time
     assert names(world.plan(rules=BRIM, now_s=LATE_S)) == ["due"]
     assert names(world.plan(rules=BRIM, now_s=LATE_S + 1000)) == ["old"]  # it is too late for that one
 
@@ -206,9 +207,9 @@ def test_one_of_the_longest_has_its_turn_once_it_has_waited_out_its_length(known
     else:
         wide = a_job("wide", gpus=8)
         world.running(wide).then(LeaseEnded(at_s=int(long_s), lease="wide.1", exit_code=None, requeue=True))
-    waited_s = int(long_s / BRIM.ageing)
+    waited_s = int((PATIENCE - 1) * long_s)
     came_s = 0 if known else int(long_s)
-    for late_s, has_turn in ((int(0.9 * waited_s), False), (waited_s + 2, True)):
+    for late_s, has_turn in ((int(0.7 * waited_s), False), (waited_s + 2, True)):
         plan = world.plan(rules=BRIM, now_s=came_s + late_s)
         assert [(start.job, start.in_turn) for start in plan.starts] == [("wide", has_turn)]
     world.carry_out(plan)

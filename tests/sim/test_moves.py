@@ -41,26 +41,26 @@ def test_reviews_closer_than_checkpoints_do_not_keep_jobs_from_getting_on() -> N
 
 
 def stopped_once(checkpoint_interval_s: int | None) -> AFleet:
-    """A job that ran for 5,000 s and was stopped has been at it again for 400 s; a fresh one waits."""
+    """A job that ran for 20,000 s and was stopped has been at it again for 400 s; a fresh one waits."""
     world = AFleet([a_node("node-0", gpus=1)])
     world.running(a_job("long", checkpoint_interval_s=checkpoint_interval_s))
     world.then(
-        LeaseEnding(at_s=5000, lease="long.1", reason=verbatim("preempted"), requeue=True),
-        LeaseEnded(at_s=5000, lease="long.1", exit_code=None, requeue=True),
+        LeaseEnding(at_s=20_000, lease="long.1", reason=verbatim("preempted"), requeue=True),
+        LeaseEnded(at_s=20_000, lease="long.1", exit_code=None, requeue=True),
         LeaseGranted(
-            at_s=7400, lease="long.2", job="long", node="node-0", gpus=(0,), microusd_per_gpu_hour=0
+            at_s=22_400, lease="long.2", job="long", node="node-0", gpus=(0,), microusd_per_gpu_hour=0
         ),
-        LeaseStarted(at_s=7400, lease="long.2"),
+        LeaseStarted(at_s=22_400, lease="long.2"),
     )
-    return world.waiting(a_job("fresh"), at_s=7800)
+    return world.waiting(a_job("fresh"), at_s=22_800)
 
 
 def test_who_loses_all_of_a_run_is_let_run_longer_than_before() -> None:
     """Who never saves began anew, and was sent away as the one with most behind it, for ever."""
     rules = POLICIES["brim"]
     saves, never = stopped_once(0), stopped_once(None)
-    assert [stop.lease for stop in saves.plan(rules=rules, now_s=7800).stops] == ["long.2"]
-    assert never.plan(rules=rules, now_s=7800).stops == []
-    assert [stop.lease for stop in never.plan(rules=rules, now_s=7400 + 12_000).stops] == ["long.2"]
-    assert not _may_move(never.fleet.jobs["long"], rules, now_s=7800)
-    assert _may_move(saves.fleet.jobs["long"], rules, now_s=7800)
+    assert [stop.lease for stop in saves.plan(rules=rules, now_s=22_800).stops] == ["long.2"]
+    assert never.plan(rules=rules, now_s=22_800).stops == []
+    assert [stop.lease for stop in never.plan(rules=rules, now_s=22_400 + 26_000).stops] == ["long.2"]
+    assert not _may_move(never.fleet.jobs["long"], rules, now_s=22_800)
+    assert _may_move(saves.fleet.jobs["long"], rules, now_s=22_800)

@@ -8,6 +8,7 @@ from typing import Literal
 from brimful.errors import Said
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
+from brimful.fleet.hazards import Kind
 from brimful.fleet.job import Job
 
 LeasePhase = Literal["granted", "running", "ending", "ended"]
@@ -99,6 +100,14 @@ class JobState:
     blocked_s: int = 0  # and how long in earlier stretches
     hold: bool = False  # it does not start until it is released
     hold_reason: Said | None = None
+    kind: Kind | None = None  # of jobs, whose lengths say how long it may go on
+    had_work_s: float = 0.0  # work done in leases that have ended, kept or not
+    # As of when it came or last left its GPUs (fleet/backlog.py).
+    line_speed: float = 1.0  # useful work a second on a GPU of the fleet, on average
+    draining: float = 0.0  # GPU-seconds of what is owed that it works off a second
+    owed_s: float = 0.0  # how long it is expected to go on
+    ahead_s: float = 0.0  # how long those who came before it would keep the fleet busy
+    in_line_s: float = 0.0  # how long it would take if all were served in the order they came
     ready_s: int = -1  # since when it asks for GPUs: from submit on, or once what it comes after was over
 
     def __post_init__(self) -> None:
@@ -169,6 +178,17 @@ class JobState:
         """The same, at most its own hard budget."""
         cost, budget = self.cost_microusd(now_s), self.job.budget_microusd
         return cost if budget is None else min(cost, budget)
+
+    def attained_work_s(self, now_s: int) -> float:
+        """Useful work done so far, kept or not."""
+        done = self.had_work_s
+        if self.leases:
+            last = self.leases[-1]
+            if last.ended_s is None and last.started_s is not None:
+                worked_s = now_s - last.started_s - last.setup_s
+                if worked_s > 0:
+                    done += last.speed * worked_s
+        return done
 
     def remaining_s(self, now_s: int) -> float | None:
         """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""

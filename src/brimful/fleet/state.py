@@ -21,10 +21,12 @@ from typing import Any
 
 from brimful.errors import Said
 from brimful.fleet import events
+from brimful.fleet.backlog import Backlog
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
 from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
+from brimful.fleet.hazards import Kinds
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import OVER, JobState, Lease
 from brimful.fleet.load import LoadLine, TariffLine
@@ -82,6 +84,8 @@ class Fleet:
         self.usage: dict[str, Usage] = {}  # by queue
         self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
         self.turns = Turns()
+        self.kinds = Kinds()
+        self.backlog = Backlog()
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
         self.tariffs: dict[Pool, TariffLine] = {}
@@ -127,6 +131,14 @@ class Fleet:
                 and self.capacity.could_hold(job, pool)
             }
         return found
+
+    def _line_speed(self, state: JobState) -> float:
+        """Its useful work a second on a GPU that could hold it, on average."""
+        able, pools = self.able_pools(state.shape), self.capacity.pools
+        if len(able) == 1:
+            return next(iter(able.values()))
+        gpus = sum([pools[pool].gpus for pool in able])
+        return sum([pools[pool].gpus * rate for pool, rate in able.items()]) / gpus if gpus else 1.0
 
     def may_have_to_stop(self, now_s: int) -> bool:
         """Whether any job was cancelled or has reached a limit: mostly none has."""
@@ -238,12 +250,13 @@ class Fleet:
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(at_s)
             self.first_submit_s = at_s
-        state = JobState(job, self.submitted, self._shape(job), at_s, at_s)
+        state = JobState(job, self.submitted, self._shape(job), at_s, at_s, kind=self.kinds.of(job))
         self.submitted += 1
         self.jobs[job.job] = state
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
         self.turns.submitted(job)
+        self.backlog.submitted(state, gpus=self.capacity.gpus, speed=self._line_speed(state), at_s=at_s)
         self.purses.submitted(job)
         if not (job.after or job.array) or self.gates.submitted(state, self.jobs):
             self.waiting.add(state)
@@ -423,6 +436,8 @@ class Fleet:
     def _lease_started(self, event: events.LeaseStarted) -> None:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
+        if lease.started_s is None:
+            self.backlog.started(state, lease, at_s=event.at_s)
         lease.started_s = event.at_s
         if event.runs_on:
             self._runs_on(lease, state.job, event.runs_on)
@@ -507,8 +522,10 @@ class Fleet:
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
         ran_s = lease.billed_s(at_s)
+        goes_on = (lease.requeue or event.requeue) and not state.cancel_requested
         self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
+        self.backlog.ended(state, lease, over=not goes_on, at_s=at_s)
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
         if self.purses:
             self.purses.ended(state.job, lease.cost_microusd(event.at_s))
@@ -519,7 +536,7 @@ class Fleet:
             state.avoid_site = lease.site
             doublings = min(max(0, state.failures - 1), AVOID_DOUBLINGS)
             state.avoid_until_s = event.at_s + AVOID_S * 2**doublings
-        if (lease.requeue or event.requeue) and not state.cancel_requested:
+        if goes_on:
             ran_s_on = state.run_s_on = state.run_s_on or {}
             ran_s_on[lease.gpu] = ran_s_on.get(lease.gpu, 0) + ran_s
             self._wait(state, at_s=event.at_s)
@@ -539,6 +556,7 @@ class Fleet:
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)
+        self.backlog.over(state)
         self.due.pop(state.job.job, None)
         for ready in self.gates.over(state):
             ready.ready_s = at_s

@@ -1,7 +1,6 @@
-"""Whose turn it is: who has waited longer than nearly every job runs, and is not itself one of the longest.
+"""Leases of jobs whose turn it was: who was late went first (scheduler/whose_turn.py), and stays.
 
-An order that serves short jobs first would let the others wait for as long as a fleet is short of GPUs. The
-few longest have no turn: they are what others wait for, and whatever the order, they are the last to be done.
+An order that serves short jobs first would let the others wait for as long as a fleet is short of GPUs.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from brimful.fleet.hazards import FRESH_S
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.lengths import Lengths
@@ -44,7 +44,8 @@ class Turns:
 
         One that was so before, and has a turn for having waited even longer, runs that long once more.
         """
-        known, long_s, had_s = state.job.predicted_work_s is not None, self.lengths.long_s or 0.0, state.run_s
+        known, had_s = state.job.predicted_work_s is not None, state.run_s
+        long_s = max(FRESH_S, self.lengths.long_s or 0.0)
         lease.turn_until_s = inf if known else at_s + long_s - (had_s if had_s < long_s else 0)
         self._expire(at_s)
         each = _open(state, lease)

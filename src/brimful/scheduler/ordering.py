@@ -1,12 +1,13 @@
 """Who is next: the order in which waiting jobs are tried, and whom a waiting job may push aside.
 
-A waiting job's key does not change while it waits. Ageing is a straight line for this reason: that everyone's
-key falls by the same amount each second changes no order, so the queue never has to be sorted again.
+A waiting job's key does not change while it waits, so the queue never has to be sorted again.
 
-A deadline is one more such line under `index`: at the last moment at which a job can start and be in time, it
-counts as one that has nothing left to do, and so goes before all of its class that have not waited as long.
-Under orders by class and age a job goes first in its class once half of the time it could wait is over, the
-one that must start first before others; who is late keeps that place.
+Deadlines are the same under every order that has them. A job's latest start is its deadline less what it is
+expected to need and a restart. It goes first in its class once half of the time it could wait is over, the
+one that must start first before others. Who is late keeps that place by class and age; under `index` it has
+nothing left to save. There who must start soon may stop others of its class, and is not stopped itself until
+it has as much time to spare as it has work left: one clock for those who wait and those who run, and a gap
+between the two, or pairs would stop each other in turn.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def priority(rules: Rules) -> Key:
         if not rules.deadlines or state.job.deadline_s is None:
             return (rank, came_s)
         by_s = start_by_s(state, expected_left_s(state, rules, now_s=state.waiting_since_s))
-        return (rank, by_s, (came_s + by_s) / 2, came_s)
+        return (rank, by_s, _soon_s(state, by_s), came_s)
 
     return key
 
@@ -58,32 +59,38 @@ def bid(_rules: Rules) -> Key:
 
 
 def index(rules: Rules) -> Key:
-    """Within a class the least expected work first, less what waiting has made up for (see `_weigh`)."""
+    """Within a class the least expected work first; those with a deadline as under `priority`."""
 
-    def key(state: JobState) -> tuple[int, float, int, float]:
+    def key(state: JobState) -> tuple[float, ...]:
         left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
-        place = left_s + rules.ageing * (state.ready_s + state.run_s)
-        if rules.deadlines and state.job.deadline_s is not None:
-            place = min(place, rules.ageing * start_by_s(state, left_s))
-        # The weight is that of all of its group; it stands here for `_weigh`.
-        return PRIORITIES[state.job.priority], place, state.ready_s, weight(state.job.gpus, rules.width)
+        rank, work_s = PRIORITIES[state.job.priority], left_s * weight(state.job.gpus, rules.width)
+        if not rules.deadlines or state.job.deadline_s is None:
+            return rank, work_s, state.ready_s
+        by_s = start_by_s(state, left_s)
+        return rank, by_s, _soon_s(state, by_s), state.job.deadline_s - left_s, work_s, state.ready_s
 
     return key
+
+
+def _soon_s(state: JobState, by_s: float) -> float:
+    """From when on it goes first in its class."""
+    return (state.ready_s + by_s) / 2
 
 
 def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """Seconds of work a gang is expected to need yet.
 
-    Known: the predicted work that is left (shortest remaining first). Unknown: as much again as it has had,
-    and at least `fresh_s`: for the heavy-tailed run times of GPU fleets the longer a job has run, the longer
-    it will go on, which makes this least attained service (Nuyens and Wierman, "The foreground-background
-    queue: a survey", 2008).
+    Known: the predicted work that is left (shortest remaining first). Unknown: what its kind has shown
+    (fleet/hazards.py); or, where the rules do not learn, as much again as it has had, and at least `fresh_s`.
+    For heavy-tailed run times the longer a job has run, the longer it will go on, which makes this least
+    attained service (Nuyens and Wierman, "The foreground-background queue: a survey", 2008).
     """
     left = state.remaining_s(now_s) if rules.known else None
     if left is not None:
         return left
-    had_s = state.attained_s(now_s)
-    return had_s if had_s > rules.fresh_s else rules.fresh_s
+    if rules.learn and state.kind is not None:
+        return state.kind.left_s(state.attained_work_s(now_s))
+    return max(state.attained_s(now_s), rules.fresh_s)
 
 
 def start_by_s(state: JobState, left_s: float) -> float:
@@ -95,18 +102,6 @@ def start_by_s(state: JobState, left_s: float) -> float:
     assert job.deadline_s is not None
     rate = max((rate for _, rate in job.rates), default=1.0)
     return job.deadline_s - SPARE * left_s / rate - job.checkpoint_cost_s
-
-
-def _must_start(fleet: Fleet, rules: Rules, *, now_s: int) -> list[JobState]:
-    """Waiting jobs that keep their deadline only if they start now, by class, the most pressing first."""
-    found: list[tuple[int, float, int, JobState]] = []
-    for name, state in fleet.due.items():
-        if name in fleet.waiting and state.job.deadline_s is not None:
-            left_s = expected_left_s(state, rules, now_s=now_s)
-            by_s = start_by_s(state, left_s)
-            if by_s <= now_s and now_s + left_s <= state.job.deadline_s:
-                found.append((PRIORITIES[state.job.priority], by_s, state.serial, state))
-    return [each[-1] for each in sorted(found)]
 
 
 MOST_WIDTH = 10.0  # with more, one GPU outweighs everything just the same, and floats end
@@ -124,33 +119,26 @@ def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     return expected_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
 
 
-def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """Expected time less what waiting has made up for: nobody waits longer than its length / ageing.
-
-    All its waiting counts, also before it was last stopped: whoever has waited is not sent back at once.
-    """
-    job, had_s = state.job, state.attained_s(now_s)
-    if rules.known and job.predicted_work_s is not None:
-        left_s = state.remaining_s(now_s) or 0.0
-    else:
-        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as `expected_left_s`, not asked twice
-    waited_s = now_s - state.ready_s - had_s
-    aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
-    if job.deadline_s is not None and rules.deadlines and now_s + left_s <= job.deadline_s:
-        # Who is late already has nothing to save, and sends nobody away for it.
-        return min(aged_s, rules.ageing * (start_by_s(state, left_s) - now_s))
-    return aged_s
+def pressing_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+    """The same in seconds; nothing at all while its deadline can be kept only by running now."""
+    left_s = expected_left_s(state, rules, now_s=now_s)
+    deadline_s = state.job.deadline_s
+    if deadline_s is None or not rules.deadlines or now_s + left_s > deadline_s:
+        return left_s  # who is late already has nothing to save, and sends nobody away for it
+    by_s = start_by_s(state, left_s)
+    presses_s = _soon_s(state, by_s) if state.open_lease is None else by_s - left_s
+    return 0.0 if now_s >= presses_s else left_s
 
 
-def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+def pressing_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """The same in GPU-seconds, by which gangs of different width are compared."""
-    return aged_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
+    return pressing_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
 
 
 def further_from_end(rules: Rules) -> Key:
     """Running jobs, those with most expected work first. It keeps while they run, within one group."""
 
-    ageing, known = rules.ageing, rules.known
+    known = rules.known
 
     def key(state: JobState) -> float:
         lease = state.leases[-1]  # the open one: it runs
@@ -158,12 +146,10 @@ def further_from_end(rules: Rules) -> Key:
             return lease.turn_until_s  # in a group of their own: the first loses its turn first
         started_s = lease.started_s
         assert started_s is not None
-        waited_s = started_s - state.ready_s - state.run_s
-        waited = ageing * waited_s if waited_s > 0 else 0.0
         if known and state.job.predicted_work_s is not None:
             left = state.job.predicted_work_s - state.kept_work_s
-            return -(started_s + lease.setup_s + left / max(lease.speed, 1e-9)) + waited
-        return float(started_s - state.run_s) + waited
+            return -(started_s + lease.setup_s + left / max(lease.speed, 1e-9))
+        return float(started_s - state.run_s)
 
     return key
 
@@ -202,7 +188,7 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     """Waiting jobs, the next one first.
 
     Under `index` those whose turn it is (`first`, see whose_turn.py) come before their class, but for who
-    must start now to be in time.
+    must start soon to be in time.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     order = fleet.waiting.order_for(rules, _order_waiting)
@@ -210,21 +196,17 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
         weights = {quota.queue: quota.weight for quota in rules.quotas}
         used = {name: usage.at(now_s) / weights.get(name, 1.0) for name, usage in fleet.usage.items()}
         return order.heads(lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s)))
-    if fleet.due and _goes_by_due(rules):
-        return order.heads(lambda _group, key: _soon(key, now_s))
     if rules.order == "index":
-        rank = _weigh(rules, now_s=now_s)
+        rank = _by_stage(now_s)
         if first:  # they stand in the order by index a second time
-            ahead: dict[Hashable, list[Entry]] = {}
-            group = _group(rules)
-            for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
-                key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
-                ahead.setdefault(("due", group(state)), []).append((key, state.serial, state))
+            group, ahead = _group(rules), dict[Hashable, list[Entry]]()
             for state in first:
-                key = (PRIORITIES[state.job.priority], -inf, state.ready_s, 1.0)
+                key = (PRIORITIES[state.job.priority], -inf, state.ready_s)
                 ahead.setdefault(("turn", group(state)), []).append((key, state.serial, state))
             return Heads({**ahead, **order.groups}, rank)
-        return order.heads(rank)
+        return order.heads(rank if fleet.due and rules.deadlines else None)
+    if fleet.due and rules.deadlines:
+        return order.heads(lambda _group, key: _soon(key, now_s))
     return order.heads()
 
 
@@ -234,7 +216,7 @@ def _order_waiting(waiting: Ranked, rules: Rules) -> Order:
 
 def _group(rules: Rules) -> Group:
     """Who finds a place where the first of them does, and waits where it does not."""
-    split, due = rules.order == "fair" or bool(rules.quotas), _goes_by_due(rules)
+    split, due = rules.order == "fair" or bool(rules.quotas), rules.deadlines
     # One class may pass where another may not: on GPUs kept for a gang (placing/reserve.py).
     classes = rules.backfill == "reserve" and rules.preempt != "none"
     if not (split or due or classes):
@@ -248,17 +230,14 @@ def _group(rules: Rules) -> Group:
     return group
 
 
-def _goes_by_due(rules: Rules) -> bool:
-    return rules.deadlines and rules.order in ("priority", "fair")
+def _by_stage(now_s: int) -> Rank:
+    """Within a class: who must start soon, whose turn it is, and then by work."""
 
-
-def _weigh(rules: Rules, *, now_s: int) -> Rank:
-    """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
-    aged_s = rules.ageing * now_s
-
-    def rank(_group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
-        rank, place, came_s, weighs = key
-        return (rank, (place - aged_s) * weighs, came_s)
+    def rank(_group: Any, key: Any) -> tuple[float, ...]:  # noqa: ANN401 - of the order's own making
+        if len(key) == 3:
+            return (key[0], 1, key[1], key[2])
+        rank, by_s, soon_s, late_s, work_s, came_s = key
+        return (rank, 0, by_s, came_s) if soon_s <= now_s <= late_s else (rank, 1, work_s, came_s)
 
     return rank
 

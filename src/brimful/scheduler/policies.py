@@ -26,7 +26,7 @@ POLICIES: dict[str, Rules] = {
     "fair": Rules(order="fair", backfill="reserve", deadlines=True),
     "las": _LAS,
     "las-aware": replace(_LAS, types="advantage"),  # with each job on the type that suits it
-    "srpt": Rules(order="index", backfill="greedy", preempt="index", ageing=0.0, margin=1.0, min_run_s=0),
+    "srpt": Rules(order="index", backfill="greedy", preempt="index", margin=1.0, min_run_s=0),
     "brim": Rules(
         order="index",
         types="advantage",
@@ -35,9 +35,8 @@ POLICIES: dict[str, Rules] = {
         move=True,
         off_peak=True,
         deadlines=True,
-        ageing=0.01,
-        turns=0.75,
-        fresh_s=1800.0,
+        learn=True,
+        tail="line",
     ),
 }
 # The best all-round one, with money looked at where somebody pays: docs/decisions/0029.

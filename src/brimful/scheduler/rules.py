@@ -14,6 +14,7 @@ Ordering = Literal["fifo", "priority", "fair", "bid", "index"]
 TypeChoice = Literal["tight", "rotate", "fast", "advantage", "cheap"]
 Backfill = Literal["none", "reserve", "greedy"]
 Preempt = Literal["none", "priority", "index"]
+Tail = Literal["off", "line"]
 
 
 def _option(*, default: Any, of: Any = None, least: int = 0) -> Any:  # noqa: ANN401
@@ -37,8 +38,8 @@ class Rules:
     grace_s: int = _option(default=10, least=1)
     # How the index compares jobs (ordering.py).
     known: bool = _option(default=True)
-    ageing: float = _option(default=0.0)
-    turns: float = _option(default=0.0)
+    learn: bool = _option(default=False)
+    tail: Tail = _option(default="off", of=Tail)
     width: float = _option(default=1.0)
     fresh_s: float = _option(default=600.0)
     margin: float = _option(default=2.0)

@@ -1,7 +1,9 @@
-"""Who goes before its class because it has waited so long (fleet/turns.py says whose turn it is).
+"""Who goes before its class because it is about to take longer than nearly all would in order of arrival.
 
-First come, first served, on no more than a share of the GPUs: the rest stays with the order by index, so that
-short jobs never queue behind all who have waited.
+How long that is the fleet reckons (fleet/backlog.py). Who is late goes first on no more than a share of the
+GPUs: the rest stays with the order by index, so that short jobs never queue behind all who have waited. The
+longest hundredth has none before it would take twice its length: it is what others wait for, and in any order
+the last to be done.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from heapq import merge
-from math import inf
 from typing import cast
 
+from brimful.fleet.hazards import FRESH_S
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState
 from brimful.fleet.lengths import bucket, least_s
@@ -20,6 +22,10 @@ from brimful.fleet.state import Fleet
 from brimful.fleet.turns import length_s
 from brimful.scheduler.rules import Rules
 
+SHARE = 0.5  # of the GPUs
+SOON = 0.8  # of what 99 in 100 would take in line
+PATIENCE = 2  # times its own length: when one of the longest, done by then if it started now, is late, too
+UNSURE = 100  # times, before enough jobs have shown how long the line is
 _InLine = tuple[tuple[int, float], int, JobState]  # class and since when; serial; the job
 
 
@@ -36,23 +42,24 @@ def whose_turn(
     Who may not start, by quota or purse or for want of a pool, stands in nobody's way. In pools that are
     sold the market chooses.
     """
-    lengths = fleet.turns.lengths
-    if not rules.turns or lengths.long_s is None:
+    lengths, in_line_s = fleet.turns.lengths, fleet.backlog.in_line.long_s
+    if rules.tail == "off":
         return ()
     order = fleet.waiting.order("by turn", _waiting_from, _by_length)
     groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
-    long_at, since_s = lengths.long_at, now_s - lengths.long_s
+    long_at, since_s = lengths.long_at, now_s - SOON * max(in_line_s or 0.0, lengths.long_s or 0.0)
+    patience = UNSURE if lengths.long_s is None else PATIENCE
     late: list[tuple[float, list[_InLine]]] = []  # of each length: since when it must have waited
     for (_, at), entries in groups.items():
         came_s = entries[0][0][1]
         if came_s <= since_s:
-            from_s = since_s if at < long_at else _made_up_s(at, rules, now_s)
+            from_s = since_s if at < long_at else now_s - patience * max(FRESH_S, least_s(at))
             if came_s <= from_s:
                 late.append((from_s, entries))
     if not late:
         return ()
     gpus = sum([index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold])
-    room = rules.turns * gpus - fleet.turns.gpus(now_s)
+    room = SHARE * gpus - fleet.turns.gpus(now_s)
     if room <= 0:
         return ()
     lines = [entries[: bisect_right(entries, from_s, key=_from_s)] for from_s, entries in late]
@@ -66,17 +73,9 @@ def whose_turn(
     return found
 
 
-def _made_up_s(at: int, rules: Rules, now_s: int) -> float:
-    """Since when one of the longest must have waited for ageing to make up for all its length.
-
-    Then it has its turn too. Else a gang wider than what turns leave would wait for as long as there are any.
-    """
-    return now_s - least_s(at) / rules.ageing if rules.ageing else -inf
-
-
 def _waiting_from(state: JobState) -> tuple[int, float]:
-    """By class, and then by when it would have come had it waited ever since."""
-    return PRIORITIES[state.job.priority], state.ready_s + state.run_s
+    """By class, and then by when it would have had to come to end now, if it started now."""
+    return PRIORITIES[state.job.priority], state.ready_s - (state.remaining_s(state.waiting_since_s) or 0.0)
 
 
 def _from_s(entry: _InLine) -> float:

@@ -9,7 +9,7 @@ from brimful.scheduler.whose_turn import whose_turn
 
 
 def give_turns(cycle: Cycle) -> None:
-    if not cycle.rules.turns or not len(cycle.fleet.waiting):
+    if cycle.rules.tail == "off" or not len(cycle.fleet.waiting):
         return
     alike: dict[tuple[str, int], bool] = {}  # pools and quotas are looked at once for all alike
 

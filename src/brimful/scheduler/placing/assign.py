@@ -17,13 +17,14 @@ from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
-from brimful.scheduler.ordering import aged_work_s, expected_work_s
+from brimful.scheduler.ordering import expected_work_s, pressing_work_s
 from brimful.scheduler.placing.victims import REVIEW_S, loses_all_again, lost_gpu_s
 from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Rules
 
 SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
 ROUNDS = 4
+LEAST_SHARE = 0.1  # of its speed: who is ten times as well off elsewhere goes there, however often it went
 NEARLY = 1e-12
 ROOM_FOR_ALL = 10**9
 
@@ -81,9 +82,8 @@ def assign(
             continue
         here, state = number[slot.pool], fleet.jobs[lease.job]
         if lease.phase == "running" and _may_move(state, rules, now_s=now_s):
-            want = look.want(state)
+            want = look.want(state, home=here)
             if want.worth[here] != -inf:
-                want.home = here
                 wants.append(want)
                 continue
         room[here] -= lease.size
@@ -147,17 +147,33 @@ class _Look:
         lease = state.open_lease
         return state.job.job in self._first if lease is None else self._now_s < lease.turn_until_s
 
-    def want(self, state: JobState) -> _Want:
+    def want(self, state: JobState, *, home: int = -1) -> _Want:
         job, rates = state.job, self._rates_of(state.shape)
         gpus = job.gpus
         if self._rules.types == "rotate":
             worth = self._rotated(state, rates)
         else:
-            left = 1.0 if self._has_turn(state) else aged_work_s(state, self._rules, now_s=self._now_s)
+            left = 1.0 if self._has_turn(state) else pressing_work_s(state, self._rules, now_s=self._now_s)
             left = max(1.0, left)
             worth = [-inf if rate is None else rate * gpus / left for rate in rates]
+            if home >= 0:
+                worth[home] /= self._share_moving(state)
         worth.append(0.0)
-        return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates))
+        return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates), home)
+
+    def _share_moving(self, state: JobState) -> float:
+        """Of its speed anywhere else, what is left if it goes on to be stopped as often as it has been.
+
+        Each stop costs what it loses, and at least one review. This is the restart factor of Sia (Jayaram
+        Subramanya et al., SOSP 2023) with the time on GPUs for a job's age: what a stop really costs holds a
+        job where it is, and who has been sent about often is held more.
+        """
+        stops, had_s, lease = len(state.leases) - 1, state.attained_s(self._now_s), state.leases[-1]
+        if not stops:
+            return 1.0
+        lost_s = lost_gpu_s(state, lease, now_s=self._now_s) / (state.job.gpus or 1)
+        cost_s = max(lost_s, self._rules.rerank_s)
+        return max(LEAST_SHARE, 1 - stops * cost_s / (had_s + cost_s))
 
     def _rotated(self, state: JobState, rates: list[float | None]) -> list[float]:
         """Speed ignored: who has had least goes first, to the type it has had least of for its size.

@@ -16,7 +16,7 @@ from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.ranked import Entry
-from brimful.scheduler.ordering import aged_left_s, latest_start, running_in_order, weight
+from brimful.scheduler.ordering import latest_start, pressing_left_s, running_in_order, weight
 from brimful.scheduler.placing.place import ONE_NODE
 from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.quotas import queue_of
@@ -152,13 +152,17 @@ class Search:
         rules, now_s, further = self.rules, self.now_s, not self.by_class_only
         if self._groups is None:
             self._groups = []
-            for (rank, gpus, _, due, in_turn), entries in self._running.items():
+            for (rank, gpus, unknown, due, in_turn), entries in self._running.items():
                 if not further or (due and rules.deadlines):
                     left = inf
                 elif in_turn:
                     left = -inf if self._is_safe(entries[0][2].leases[-1]) else inf
+                elif unknown and rules.learn:  # what they have had is no order of how long they go on
+                    left = max(
+                        [pressing_left_s(each[2], rules, now_s=now_s) for each in (entries[0], entries[-1])]
+                    )
                 else:
-                    left = aged_left_s(entries[0][2], rules, now_s=now_s)
+                    left = pressing_left_s(entries[0][2], rules, now_s=now_s)
                 self._groups.append((rank, left, left * weight(gpus, rules.width), gpus, entries))
         least, left_s, work_s = bar
         return [
@@ -223,7 +227,7 @@ class Search:
             return PRIORITIES[job.priority], inf, inf
         if job.job in self.in_turn:
             return PRIORITIES[job.priority], 0.0, 0.0
-        left_s = aged_left_s(state, rules, now_s=self.now_s)
+        left_s = pressing_left_s(state, rules, now_s=self.now_s)
         work_s = left_s * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left_s * rules.margin, work_s * rules.margin
 
@@ -270,7 +274,7 @@ class Search:
         if self._is_safe(lease) or loses_all_again(state, ran_s):
             left = -inf
         else:
-            left = aged_left_s(state, rules, now_s=now_s)
+            left = pressing_left_s(state, rules, now_s=now_s)
         work = left * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left, work, lost_gpu_s(state, lease, now_s=now_s)
 
@@ -408,7 +412,11 @@ class Search:
 
 def _firsts(groups: list[Group]) -> list[JobState]:
     """Of each group, the first to be pushed aside."""
-    return [entry[2] for each in groups for entry in each[4][:CHOICES]]
+    return [entry[2] for each in groups for entry in _ends(each[4])]
+
+
+def _ends(entries: list[Entry]) -> list[Entry]:
+    return entries if len(entries) <= CHOICES + 1 else [*entries[:CHOICES], entries[-1]]
 
 
 def loses_all_again(state: JobState, ran_s: float) -> bool:

@@ -1,0 +1,78 @@
+"""How long jobs would take if all were served in the order they came: the measure of who is late.
+
+Whatever the order, a busy fleet works off the same GPU-seconds, so the work that is owed to those who are
+here when a job comes, over all GPUs, is about how long it would wait in line. Gangs that block those behind
+them would make it longer, so it is a little less than first come, first served takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brimful.fleet.hazards import MOST_S
+from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.lease import JobState, Lease
+from brimful.fleet.lengths import Lengths
+
+
+@dataclass(slots=True)
+class Backlog:
+    in_line: Lengths = field(default_factory=Lengths)  # finish - submit, first come, first served
+    _gpu_s: float = 0.0  # owed to all who are here, as of `_at_s`
+    _busy: float = 0.0  # GPUs that work off what was predicted
+    _at_s: int = 0
+
+    def submitted(self, state: JobState, *, gpus: int, speed: float, at_s: int) -> None:
+        """`speed` is the job's on a GPU of the fleet, on average: work takes as much longer in line."""
+        self._pass(at_s)
+        state.line_speed = speed
+        state.ahead_s = max(0.0, self._gpu_s) / gpus if gpus else 0.0
+        self._owe(state)
+        state.in_line_s = state.ahead_s + state.owed_s
+        self.in_line.count(state.in_line_s)
+
+    def started(self, state: JobState, lease: Lease, *, at_s: int) -> None:
+        if state.job.predicted_work_s is not None:
+            self._pass(at_s)
+            state.draining = _width(state) * lease.speed / state.line_speed
+            self._busy += state.draining
+
+    def ended(self, state: JobState, lease: Lease, *, over: bool, at_s: int) -> None:
+        """It has left its GPUs; what it kept counts already."""
+        had_work_s = state.had_work_s
+        state.had_work_s += max(0, lease.billed_s(at_s) - lease.setup_s) * lease.speed
+        if state.kind is not None and state.had_work_s > had_work_s:
+            state.kind.count(had_work_s, state.had_work_s, over=over)
+            if state.job.predicted_work_s is None:
+                before_s = state.in_line_s
+                state.in_line_s = state.ahead_s + state.had_work_s / state.line_speed
+                self.in_line.count(state.in_line_s, before_s=before_s)
+        if state.draining and lease.started_s is not None:
+            self._pass(at_s)
+            self._busy -= state.draining
+            self._gpu_s += (at_s - lease.started_s) * state.draining
+            state.draining = 0.0
+        self.over(state)
+        self._owe(state)
+
+    def over(self, state: JobState) -> None:
+        """Nothing is owed to it any more."""
+        self._gpu_s -= state.owed_s * _width(state)
+        state.owed_s = 0.0
+
+    def _owe(self, state: JobState) -> None:
+        predicted_s, left_s = state.job.predicted_work_s, 0.0
+        if predicted_s is not None:
+            left_s = max(0.0, predicted_s - state.kept_work_s)
+        elif state.kind is not None:
+            left_s = state.kind.mean_left_s(state.had_work_s)
+        state.owed_s = min(MOST_S, left_s / state.line_speed)
+        self._gpu_s += state.owed_s * _width(state)
+
+    def _pass(self, at_s: int) -> None:
+        self._gpu_s -= self._busy * (at_s - self._at_s)
+        self._at_s = at_s
+
+
+def _width(state: JobState) -> float:
+    return state.job.gpus * state.job.gpu_milli / WHOLE_GPU
