@@ -316,6 +316,15 @@ class Verdict:
         return min(able, key=lambda name: self.runs[name].mean_h)
 
     @property
+    def beaten(self) -> bool:
+        """Whether one baseline is better on both mean and slowest by more than `NEAR`."""
+        mine = self.runs[BRIM]
+        return any(
+            NEAR * self.runs[name].mean_h < mine.mean_h and NEAR * self.runs[name].p99_h < mine.p99_h
+            for name in BASELINES
+        )
+
+    @property
     def best(self) -> str:
         return min(BASELINES, key=lambda name: self.runs[name].mean_h)
 
@@ -407,10 +416,13 @@ def _bars(found: Sequence[Verdict]) -> str:
                 _kept([each.of_bounded for each in half], NEAR),
                 _kept([each.of_best for each in half], NEAR),
                 f"{of_single:.2f} of {single}",
+                f"{sum(each.beaten for each in half)}",
+                f"{max(each.runs[BRIM].stops for each in half):.1f}",
             ]
         )
     header = ["half", "cases", "p99 within 1.25 of FIFO's, worst", "mean within 1.02, worst"]
     header += ["for the mean only within 1.02 of the best, worst", "geometric mean"]
+    header += ["beaten on both", "most stops a job"]
     return markdown(header, rows)
 
 

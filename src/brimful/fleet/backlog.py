@@ -21,6 +21,8 @@ class Backlog:
     _gpu_s: float = 0.0  # owed to all who are here, as of `_at_s`
     _busy: float = 0.0  # GPUs that work off what was predicted
     _at_s: int = 0
+    _rated: int = 0  # jobs that are here and tell how fast they are on each type of GPU
+    _rates: dict[str, float] = field(default_factory=dict)  # the sum of these, of each job's best, by type
 
     def submitted(self, state: JobState, *, gpus: int, speed: float, at_s: int) -> None:
         """`speed` is the job's on a GPU of the fleet, on average: work takes as much longer in line."""
@@ -30,6 +32,25 @@ class Backlog:
         self._owe(state)
         state.in_line_s = state.ahead_s + state.owed_s
         self.in_line.count(state.in_line_s)
+        self._rate(state, 1)
+
+    def worth(self) -> dict[str, float]:
+        """How fast the jobs that are here would be on a GPU of each type, of each one's best, on average."""
+        jobs = max(1, self._rated)
+        return {gpu: max(total / jobs, 1e-9) for gpu, total in self._rates.items()}
+
+    def left(self, state: JobState) -> None:
+        """It is over."""
+        self.over(state)
+        self._rate(state, -1)
+
+    def _rate(self, state: JobState, sign: int) -> None:
+        rates = state.job.rates
+        best = max([rate for _, rate in rates], default=0.0)
+        if best:
+            self._rated += sign
+            for gpu, rate in rates:
+                self._rates[gpu] = self._rates.get(gpu, 0.0) + sign * rate / best
 
     def started(self, state: JobState, lease: Lease, *, at_s: int) -> None:
         if state.job.predicted_work_s is not None:

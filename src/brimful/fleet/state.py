@@ -556,7 +556,7 @@ class Fleet:
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)
-        self.backlog.over(state)
+        self.backlog.left(state)
         self.due.pop(state.job.job, None)
         for ready in self.gates.over(state):
             ready.ready_s = at_s

@@ -12,7 +12,7 @@ between the two, or pairs would stop each other in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from math import inf
 from typing import Any, cast
@@ -208,6 +208,31 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     if fleet.due and rules.deadlines:
         return order.heads(lambda _group, key: _soon(key, now_s))
     return order.heads()
+
+
+def first_waiting(fleet: Fleet, rules: Rules, *, gpus: int) -> Iterator[JobState]:
+    """The first in the order by index, as many as ask for so many GPUs; with quotas, so many of each queue.
+
+    What a review costs so depends on the fleet and not on how many wait.
+    """
+    name = ("by work", rules)  # one line instead of one for each shape: which place suits is not asked here
+    order = fleet.waiting.order(name, index(rules), _by_line(bool(rules.quotas)))
+    for entries in order.groups.values():
+        asked = 0
+        for _, _, state in entries:
+            if asked > gpus:
+                break
+            asked += state.job.gpus
+            yield state
+
+
+@cache
+def _by_line(split: bool) -> Group:
+    def group(state: JobState) -> Hashable:
+        job = state.job
+        return (job.queue or job.tenant) if split else "", job.deadline_s is not None
+
+    return group
 
 
 def _order_waiting(waiting: Ranked, rules: Rules) -> Order:

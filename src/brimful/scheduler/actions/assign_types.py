@@ -56,7 +56,8 @@ def place_by_type(cycle: Cycle) -> None:
     if targets is None:
         return
     moving = bool(cycle.stops)
-    chosen = [state for state in cycle.fleet.waiting.values() if targets.get(state.job.job) is not None]
+    waiting = cycle.fleet.waiting
+    chosen = [waiting[name] for name, pool in targets.items() if pool is not None and name in waiting]
     for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
         pool = targets[state.job.job]
         if pool is None or cycle.not_now(state) or state.job.job in cycle.settled:

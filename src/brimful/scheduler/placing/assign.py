@@ -17,13 +17,14 @@ from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
-from brimful.scheduler.ordering import expected_work_s, pressing_work_s
+from brimful.scheduler.ordering import expected_work_s, first_waiting, pressing_work_s
 from brimful.scheduler.placing.victims import REVIEW_S, loses_all_again, lost_gpu_s
 from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Rules
 
 SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
 ROUNDS = 4
+DEPTH = 2  # times the GPUs of the fleet: how many of those who wait are looked at
 LEAST_SHARE = 0.1  # of its speed: who is ten times as well off elsewhere goes there, however often it went
 NEARLY = 1e-12
 ROOM_FOR_ALL = 10**9
@@ -87,7 +88,9 @@ def assign(
                 wants.append(want)
                 continue
         room[here] -= lease.size
-    wants += [look.want(state) for state in fleet.waiting.values() if may_start is None or may_start(state)]
+    able = {name: fleet.waiting[name] for name in in_turn}
+    able |= {each.job.job: each for each in first_waiting(fleet, rules, gpus=DEPTH * fleet.capacity.gpus)}
+    wants += [look.want(state) for state in able.values() if may_start is None or may_start(state)]
     wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
     pairs = _pairs(wants, [*fleet.capacity.pools], prices if rules.types == "cheap" else {})
     if books is None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
-from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
-from brimful.fleet.ranked import by_shape
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import leftover, place
@@ -76,18 +73,4 @@ def worth_of_types(fleet: Fleet, rules: Rules) -> Mapping[str, float]:
     """What a GPU of each type is worth to the jobs at hand: the mean rate they would have on it."""
     if rules.types != "advantage" or len(fleet.capacity.pools) < 2:
         return {}
-    total: dict[str, float] = {}
-    count = 0
-    for jobs in (fleet.waiting, fleet.running):
-        # Jobs of one shape have the same rates, so it is enough to count them.
-        for shape, entries in jobs.order("by shape", _came, by_shape).groups.items():
-            rates = fleet.of_shape[cast(int, shape)].rates
-            best = max((rate for _, rate in rates), default=0.0)
-            count += len(entries) if best else 0
-            for gpu, rate in rates if best else ():
-                total[gpu] = total.get(gpu, 0.0) + len(entries) * rate / best
-    return {gpu: max(total[gpu] / count, 1e-9) for gpu in total}
-
-
-def _came(state: JobState) -> float:
-    return state.serial
+    return fleet.backlog.worth()
