@@ -179,7 +179,7 @@ def test_a_market_decides_who_runs_and_what_it_pays(capsys: pytest.CaptureFixtur
     [
         ("", None, {}, None),
         ("all", "market.decides.all", {}, 1.81),
-        ("a100", "market.decides", {"pools": "a100"}, 1.02),
+        ("a100", "market.decides", {"pools": "a100"}, 1.03),
     ],
 )
 def test_beside_the_policies_it_says_where_bids_decide_and_at_what_price(
@@ -243,13 +243,13 @@ def test_a_fleet_is_not_enough_where_a_wide_gang_is_preempted_for_hours(
     header = "job,submit_s,run_s,gpus,checkpoint_interval_s,checkpoint_cost_s"
     short = [f"short-{i},{3600 + 60 * i},1200,1,0,60" for i in range(200)]
     trace.write_text("\n".join([header, "wide,0,36000,8,0,60", *short]))
-    args = [str(trace), "--fleet", "1x8", "--policy", "brim", "--sweep", "gpus=24,32"]
+    args = [str(trace), "--fleet", "1x8", "--policy", "las", "--sweep", "gpus=24,32"]
     answer = data(args, capsys)
     small, large = cast(list[dict[str, Any]], answer["runs"])
     assert small["mean_first_wait_h"] < 0.01 * small["mean_jct_h"], "which would have been enough"
     assert small["delay_share"] < 0.1 < small["by_size"]["5-8"]["delay_share"]
     assert large["by_size"]["5-8"]["delay_share"] < 0.1
-    assert answer["enough_gpus"] == {"brim": 32}
+    assert answer["enough_gpus"] == {"las": 32}
     assert main(["simulate", *args]) == YES
     assert f"{small['by_size']['5-8']['delay_share']:.1%}" in capsys.readouterr().out
 

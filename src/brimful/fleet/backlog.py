@@ -7,12 +7,15 @@ them would make it longer, so it is a little less than first come, first served 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from brimful.fleet.capacity import Capacity
 from brimful.fleet.hazards import MOST_S
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.lengths import Lengths
+from brimful.fleet.node import Pool
 
 
 @dataclass(slots=True)
@@ -24,10 +27,15 @@ class Backlog:
     _rated: int = 0  # jobs that are here and tell how fast they are on each type of GPU
     _rates: dict[str, float] = field(default_factory=dict)  # the sum of these, of each job's best, by type
 
-    def submitted(self, state: JobState, *, gpus: int, speed: float, at_s: int) -> None:
-        """`speed` is the job's on a GPU of the fleet, on average: work takes as much longer in line."""
+    def submitted(
+        self, state: JobState, capacity: Capacity, able: Mapping[Pool, float], *, at_s: int
+    ) -> None:
+        """`able`: the pools that could hold it, and how fast it is there; in line it takes as much longer."""
         self._pass(at_s)
-        state.line_speed = speed
+        gpus, usable = capacity.gpus, sum([capacity.pools[pool].gpus for pool in able])
+        if usable:
+            done = sum([capacity.pools[pool].gpus * speed for pool, speed in able.items()])
+            state.line_speed = done / usable
         state.ahead_s = max(0.0, self._gpu_s) / gpus if gpus else 0.0
         self._owe(state)
         state.in_line_s = state.ahead_s + state.owed_s

@@ -132,14 +132,6 @@ class Fleet:
             }
         return found
 
-    def _line_speed(self, state: JobState) -> float:
-        """Its useful work a second on a GPU that could hold it, on average."""
-        able, pools = self.able_pools(state.shape), self.capacity.pools
-        if len(able) == 1:
-            return next(iter(able.values()))
-        gpus = sum([pools[pool].gpus for pool in able])
-        return sum([pools[pool].gpus * rate for pool, rate in able.items()]) / gpus if gpus else 1.0
-
     def may_have_to_stop(self, now_s: int) -> bool:
         """Whether any job was cancelled or has reached a limit: mostly none has."""
         return bool(self.cancelling) or (bool(self._limits) and self._limits[0][0] <= now_s)
@@ -256,7 +248,7 @@ class Fleet:
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
         self.turns.submitted(job)
-        self.backlog.submitted(state, gpus=self.capacity.gpus, speed=self._line_speed(state), at_s=at_s)
+        self.backlog.submitted(state, self.capacity, self.able_pools(state.shape), at_s=at_s)
         self.purses.submitted(job)
         if not (job.after or job.array) or self.gates.submitted(state, self.jobs):
             self.waiting.add(state)
