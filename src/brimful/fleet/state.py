@@ -26,7 +26,6 @@ from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
 from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
-from brimful.fleet.hazards import Kinds
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import OVER, JobState, Lease
 from brimful.fleet.load import LoadLine, TariffLine
@@ -84,7 +83,6 @@ class Fleet:
         self.usage: dict[str, Usage] = {}  # by queue
         self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
         self.turns = Turns()
-        self.kinds = Kinds()
         self.backlog = Backlog()
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
@@ -242,7 +240,7 @@ class Fleet:
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(at_s)
             self.first_submit_s = at_s
-        state = JobState(job, self.submitted, self._shape(job), at_s, at_s, kind=self.kinds.of(job))
+        state = JobState(job, self.submitted, self._shape(job), at_s, at_s)
         self.submitted += 1
         self.jobs[job.job] = state
         if job.key:

@@ -159,7 +159,7 @@ class _Look:
             left = 1.0 if self._has_turn(state) else pressing_work_s(state, self._rules, now_s=self._now_s)
             left = max(1.0, left)
             worth = [-inf if rate is None else rate * gpus / left for rate in rates]
-            if home >= 0:
+            if home >= 0 and self._rules.learn:  # the policies it is compared with move for nothing
                 worth[home] /= self._share_moving(state)
         worth.append(0.0)
         return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates), home)
