@@ -70,7 +70,7 @@ def test_a_log_that_is_read_again_has_taught_the_same() -> None:
     for event in world.events:
         again.apply(from_record(*to_record(event)))
     for had_s in (0, 900, 1500):
-        mine, other = (each.kinds.of(a_job("x")) for each in (world.fleet, again))
+        mine, other = (each.backlog.kinds.of(a_job("x")) for each in (world.fleet, again))
         assert mine.left_s(had_s) == other.left_s(had_s)
         assert mine.mean_left_s(had_s) == other.mean_left_s(had_s)
     assert world.fleet.backlog == again.backlog

@@ -21,7 +21,7 @@ from brimful.fleet.node import Pool
 @dataclass(slots=True)
 class Backlog:
     in_line: Lengths = field(default_factory=Lengths)  # finish - submit, first come, first served
-    _kinds: Kinds = field(default_factory=Kinds)
+    kinds: Kinds = field(default_factory=Kinds)
     _gpu_s: float = 0.0  # owed to all who are here, as of `_at_s`
     _busy: float = 0.0  # GPUs that work off what was predicted
     _at_s: int = 0
@@ -33,7 +33,7 @@ class Backlog:
     ) -> None:
         """`able`: the pools that could hold it, and how fast it is there; in line it takes as much longer."""
         self._pass(at_s)
-        state.kind = self._kinds.of(state.job)
+        state.kind = self.kinds.of(state.job)
         gpus, usable = capacity.gpus, sum([capacity.pools[pool].gpus for pool in able])
         if usable:
             done = sum([capacity.pools[pool].gpus * speed for pool, speed in able.items()])
