@@ -21,7 +21,7 @@ from brimful.fleet.node import Pool
 @dataclass(slots=True)
 class Backlog:
     in_line: Lengths = field(default_factory=Lengths)  # finish - submit, first come, first served
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: Kinds = field(default_factory=Kinds, compare=False)
     _gpu_s: float = 0.0  # owed to all who are here, as of `_at_s`
     _busy: float = 0.0  # GPUs that work off what was predicted
     _at_s: int = 0
