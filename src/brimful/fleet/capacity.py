@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 
 
@@ -155,6 +156,18 @@ class Capacity:
             for (of, _), nodes in self.racks.items()
             if of == pool
         )
+
+    def find_able(self, shape: int, job: Job) -> dict[Pool, float]:
+        """Pools that could run such a job if they were empty, and how fast; kept until nodes change."""
+        found = self.able[shape] = {
+            pool: rate
+            for pool in self.pools
+            if job.may_be_in(site=pool.site, tier=pool.tier)
+            and (rate := job.rate(pool.gpu)) > 0.0
+            and too_small(job, pool.gpu) is None
+            and self.could_hold(job, pool)
+        }
+        return found
 
     def could_hold(self, job: Job, pool: Pool) -> bool:
         """Whether the gang fits there once everybody else has left: whoever does not need not wait."""

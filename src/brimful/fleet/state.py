@@ -29,7 +29,6 @@ from brimful.fleet.gates import Gates
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import OVER, JobState, Lease
 from brimful.fleet.load import LoadLine, TariffLine
-from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
 from brimful.fleet.prices import PriceLine
@@ -118,17 +117,7 @@ class Fleet:
     def able_pools(self, shape: int) -> Mapping[Pool, float]:
         """Pools that could run a job of this shape if they were empty, and how fast, whatever their price."""
         found = self.capacity.able.get(shape)
-        if found is None:
-            job = self.of_shape[shape]
-            found = self.capacity.able[shape] = {
-                pool: rate
-                for pool in self.capacity.pools
-                if job.may_be_in(site=pool.site, tier=pool.tier)
-                and (rate := job.rate(pool.gpu)) > 0.0
-                and too_small(job, pool.gpu) is None
-                and self.capacity.could_hold(job, pool)
-            }
-        return found
+        return self.capacity.find_able(shape, self.of_shape[shape]) if found is None else found
 
     def may_have_to_stop(self, now_s: int) -> bool:
         """Whether any job was cancelled or has reached a limit: mostly none has."""
