@@ -124,8 +124,10 @@ class NodeAgent:
             with contextlib.suppress(BrimfulError, OSError):
                 if (found := read_json(self._root / lease / "part.json")) is not None:
                     here[lease] = (int(found["rank"]), int(found["ranks"]))
-        seen = [Seen(*here[each.lease], each) for each in self._engine.observe(list(here))]
-        return seen, self._engine.living()
+        # One that is on its way is not told of; whoever puts a gang together must know that it is there.
+        told = {lease: Observation(lease=lease, state="waiting") for lease in here}
+        told |= {each.lease: each for each in self._engine.observe(list(here))}
+        return [Seen(*here[lease], each) for lease, each in told.items()], self._engine.living()
 
     def warn(self, lease: str, until_s: int | None) -> None:
         self._engine.warn(lease, until_s=until_s)
