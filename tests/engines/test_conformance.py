@@ -44,9 +44,15 @@ for name in ("BRIMFUL_RANK", "BRIMFUL_WORLD_SIZE", "RANK", "WORLD_SIZE", "MASTER
 """
 # Rank 1 fails; the others would wait for it for ever, as they do in a collective.
 FAILS = """
-import os, signal, sys
+import os, pathlib, signal, sys, time
+first = pathlib.Path("first-is-up")
 print("rank", os.environ["BRIMFUL_RANK"], flush=True)
-sys.exit(3) if os.environ["BRIMFUL_RANK"] == "1" else signal.pause()
+if os.environ["BRIMFUL_RANK"] == "0":
+    first.touch()
+    signal.pause()
+while not first.exists():
+    time.sleep(0.05)
+sys.exit(3)
 """
 MEETS = """
 import torch

@@ -24,6 +24,7 @@ from brimful.scheduler.ports import CannotStart, Observation, Start
 ANSWER_S = 10.0  # for an actor's answer
 PLACED_S = 5.0  # for a placement group: then others have the GPUs
 ORPHAN_S = 10.0  # a lease that lives and is not asked for so long is nobody's
+GRACE_S = 30  # of a gang's other ranks, when one has failed
 KILL_S = 1  # grace of an orphan, and of a gang whose node was lost
 
 
@@ -251,34 +252,38 @@ class Bridge:
             for each in seen:
                 parts[each.observation.lease][each.rank] = (name, each)
             self._end_orphans(name, set(living) - set(leases))
-        found: list[Observation] = []
         all_answered = answers.keys() == alive.keys()
-        for lease, those in parts.items():
-            nodes = held[lease].nodes if lease in held else ()
-            lost = [name for name in nodes if name not in alive]
-            one = _merged(lease, those, lost=lost)
-            if one is None and (not all_answered or lost):
-                continue
-            if one is None:
-                one = Observation(lease=lease, state="absent")
-            unfinished = [name for name, each in those.values() if each.observation.state != "ended"]
-            over = one.state == "ended"
-            if (over and unfinished) or (lost and unfinished) or _one_failed(those):
-                self._ask(unfinished, "stop", [lease], KILL_S if lost else 30)
-                if unfinished:
-                    continue
-            if over and lease in held:
+        looks = (self._look_at(lease, those, held.get(lease), alive) for lease, those in parts.items())
+        found = [each for each in looks if each is not None]
+        if all_answered:
+            living = {lease for _, those in answers.values() for lease in those}
+            for lease in held.keys() - set(leases) - living:  # it ended while we were away
                 self._ray.util.remove_placement_group(held[lease].group)
-            found.append(one)
-        for lease, each in held.items():
-            # Nobody asks for it any more and nothing of it lives: it ended while we were away.
-            if (
-                lease not in leases
-                and all_answered
-                and not any(lease in lives for _, lives in answers.values())
-            ):
-                self._ray.util.remove_placement_group(each.group)
-        return found
+            return found
+        # Whoever did not answer may have the rest of a gang, or what seems to be nowhere.
+        whole = {lease for lease, those in parts.items() if those and len(those) == _ranks(those)}
+        return [each for each in found if each.lease in whole]
+
+    def _look_at(
+        self,
+        lease: str,
+        those: Mapping[int, tuple[str, Seen]],
+        held: Held | None,
+        alive: Collection[str],
+    ) -> Observation | None:
+        """What the lease is; a gang of which a part failed or was lost is ended before that is told."""
+        lost = [] if held is None else [name for name in held.nodes if name not in alive]
+        one = _merged(lease, those, lost=lost) or Observation(lease=lease, state="absent")
+        unfinished = [name for name, each in those.values() if each.observation.state != "ended"]
+        is_ending = bool(lost) or _one_failed(those)
+        if unfinished and is_ending:
+            # One that is on its way runs a moment later, and can be told to leave as the others are.
+            if not any(_is_on_its_way(each.observation) for _, each in those.values()):
+                self._ask(unfinished, "stop", [lease], KILL_S if lost else GRACE_S)
+            return None
+        if one.state == "ended" and held is not None:
+            self._ray.util.remove_placement_group(held.group)
+        return one
 
     def _end_orphans(self, node: str, orphans: Collection[str]) -> None:
         now = time.monotonic()
@@ -308,6 +313,15 @@ def _gpus() -> list[Any]:
     return list(ray.get_gpu_ids())
 
 
+def _ranks(those: Mapping[int, tuple[str, Seen]]) -> int:
+    """How many the lease has, as each of its parts knows."""
+    return max((each.ranks for _, each in those.values()), default=1)
+
+
+def _is_on_its_way(seen: Observation) -> bool:
+    return seen.state == "absent" or (seen.state == "waiting" and seen.problem is None)
+
+
 def _one_failed(those: Mapping[int, tuple[str, Seen]]) -> bool:
     """A gang ends whole: the others would wait for that one for ever."""
     return any(each.observation.state == "ended" and each.observation.exit_code for _, each in those.values())
@@ -318,7 +332,7 @@ def _merged(lease: str, those: Mapping[int, tuple[str, Seen]], *, lost: Sequence
     if not those and not lost:
         return None
     seen = [each.observation for _, (_, each) in sorted(those.items())]
-    ranks = max((each.ranks for _, each in those.values()), default=1)
+    ranks = _ranks(those)
     states = {each.state for each in seen}
     started = min((each.started_s for each in seen if each.started_s is not None), default=None)
     if lost and states <= {"ended"}:
