@@ -251,8 +251,7 @@ def test_a_lease_can_be_stopped_while_its_checkpoints_are_made_ready(site: Lab) 
     sealed = {"step": 1, "at_s": 1, "files": {"huge": {"bytes": 1 << 40, "sha256": "0" * 64}}}
     (folder / "brimful.json").write_text(json.dumps(sealed))
     site.start(RUNS)
-    waiting = site.waits_for("waiting")
-    assert waiting.problem is not None
+    eventually(lambda: site.waits_for("waiting").problem is not None)  # None: only just on its way
     site.stop("a.1", grace_s=600)
     assert site.waits_for("ended").cause == "stopped_by_us"
     assert not (site.folder / "ran").exists()
