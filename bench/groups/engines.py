@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.document import markdown
-from bench.measure import Benchmark
+from bench.measure import Benchmark, body
 from bench.slurm_kills import survive
 from brimful.adapters.engines.slurm.commands import Commands
 from brimful.adapters.engines.slurm.engine import SlurmEngine
 from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.engines.slurm.text import jobs_from
 from brimful.adapters.sites import Site
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -46,8 +47,15 @@ class Figure(NamedTuple):
 
 
 def benchmarks() -> Iterator[Benchmark]:
-    """Nothing here has a peer."""
-    yield from ()
+    """What a look costs beyond `squeue` itself, which the table below times with it."""
+    line = "|RUNNING|n-1|gres:gpu:a100:1|None|brimful:here:job-1.1"
+    ours = "\n".join(f"{job}{line}" for job in range(1_000))
+    yield Benchmark(
+        name="read squeue's 1,000 lines, all of them ours",
+        subject=body(lambda: list(jobs_from(ours, prefix="brimful:"))),
+        peer_name="split them",
+        peer=body(lambda: [line.split("|", 5) for line in ours.splitlines()]),
+    )
 
 
 def tables() -> dict[str, str]:

@@ -30,6 +30,7 @@ signal.pause()
 POLITE = """
 import signal, sys
 def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm tells the whole step, and the runner the job
     print("leaves", flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
@@ -61,6 +62,7 @@ dist.init_process_group("gloo")
 total = torch.tensor([dist.get_rank() + 1])
 dist.all_reduce(total)
 print(f"sum={total.item()}", flush=True)
+dist.destroy_process_group()
 """
 SAVES = """
 import json, signal, time
