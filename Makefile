@@ -18,10 +18,12 @@ run:  ## start brimful here: API, console and scheduler, on loopback
 	@tools/setup.sh run
 	@exec $(BIN)/brimful up $(ARGS)
 
+# Two private Slurm clusters at once on one machine disturb each other, so the engines' tests run one by one.
 test:  ## all tests
 	@tools/setup.sh test
 	@tools/setup.sh system
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(or $(ARGS),--ignore tests/engines)
+	$(if $(ARGS),,$(BIN)/python -m pytest -q tests/engines)
 
 test-engines:  ## the tests that start Ray and an S3 server, and the journey over three sites
 	@tools/setup.sh engines
