@@ -12,6 +12,7 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 HOUR_S = 3600
+DAY_S = 24 * HOUR_S
 CENT = 10_000  # micro-dollars
 MICROUSD = 1_000_000
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from brimful.fleet.charge import PARTS, Charge, change_price
 from brimful.fleet.events import PoolPriced
+from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PriceLine
 
 POOL = Pool("here", "h100")
 STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9_000_000)), max_size=8)

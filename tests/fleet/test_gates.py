@@ -26,6 +26,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.metrics import measure
 from brimful.fleet.state import OVER, Fleet
+from brimful.language import say
 from brimful.market.ledger import Ledger
 from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import Observation, Ports
@@ -186,7 +187,7 @@ def test_what_was_set_aside_for_a_skipped_job_is_given_back() -> None:
     for event in events:
         ledger.apply(event)
         fleet.apply(event)
-    assert ledger.balance("budget:default") == fleet.purses.left_microusd["default"] == 100
+    assert ledger.balance("budget:default") == fleet.purses.budgets["default"].left_microusd == 100
     assert sum(ledger.balances.values()) == 0
 
 
@@ -216,6 +217,8 @@ def test_a_job_after_an_array_waits_for_all_its_tasks(exit_code: int, phase: str
     end(fleet, "a_1", at_s=2)
     assert phases(fleet)["b"] == phase
     assert ("b" in fleet.fleet.gates.doomed) == bool(exit_code)
+    if exit_code:  # asked for before the tick that skips it
+        assert fleet.fleet.gates.why(fleet.fleet.jobs["b"].job) == say("fleet.starts_after", jobs="a")
 
 
 def test_an_array_leaves_memory_with_its_last_task() -> None:

@@ -29,11 +29,15 @@ class Tasks:
 
 
 def task_env(job: Job) -> dict[str, str]:
-    """What a task is told of itself; nothing where it is none."""
+    """What a task is told of its index and an elastic gang of its size; nothing where it is neither."""
+    ours: dict[str, str] = {}
+    if job.max_gpus:
+        # With so many steps of gradient accumulation its effective batch is that of its largest size.
+        ours = {"BRIMFUL_GANG_GPUS": str(job.gpus), "BRIMFUL_ACCUMULATE": str(job.max_gpus // job.gpus)}
     if not job.array:
-        return {}
+        return ours
     index = str(job.array_index)
-    ours = {"BRIMFUL_ARRAY": job.array, "BRIMFUL_ARRAY_INDEX": index}
+    ours |= {"BRIMFUL_ARRAY": job.array, "BRIMFUL_ARRAY_INDEX": index}
     return ours | {"SLURM_ARRAY_JOB_ID": job.array, "SLURM_ARRAY_TASK_ID": index}
 
 

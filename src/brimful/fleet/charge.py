@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from brimful.fleet.events import PoolPriced
 from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PriceLine
 from brimful.units import HOUR_S
 
 PARTS = HOUR_S * WHOLE_GPU  # of a micro-dollar
@@ -41,6 +41,9 @@ class Charge:
             return 0
         seconds = (now_s if self.ended_s is None else self.ended_s) - self.started_s
         return seconds if seconds > 0 else 0
+
+    def runs_at(self, at_s: int) -> bool:
+        return self.started_s is not None and self.started_s <= at_s
 
     def gpu_milli_s(self, now_s: int) -> int:
         """GPU time on the bill, in thousandths of a GPU-second: a share of a GPU counts as that share."""

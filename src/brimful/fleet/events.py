@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from brimful.errors import Said, WorldFailed
+from brimful.fleet import adoption
+from brimful.fleet import event as base
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool, Tier
 from brimful.fleet.queues import Quota
@@ -22,22 +24,24 @@ from brimful.language.record import as_record, said_in
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
 
 
+Period = Literal["fixed", "monthly", "quarterly"]
 Cause = Literal["finished", "failed", "preempted_by_engine", "node_lost", "stopped_by_us"]
 NOT_ITS_FAULT = frozenset({"preempted_by_engine", "node_lost"})  # ends that cost a job none of its tries
 
 
-KINDS: dict[str, type[Event]] = {}  # by name, as records have it
+KINDS = base.KINDS
+Event = base.Event
 
 
-class Event:
-    """Anything that has happened."""
-
+class _OfPool:  # what is about one pool
     __slots__ = ()
-    version: ClassVar[int] = 1
-    at_s: int
+    site: str
+    gpu: str
+    tier: Tier
 
-    def __init_subclass__(cls) -> None:
-        KINDS[cls.__name__] = cls
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.site, self.gpu, self.tier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class NodeResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Event):
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 6
     at_s: int
     job: Job
 
@@ -91,6 +95,7 @@ class JobSubmitted(Event):
 class ArraySubmitted(Event):
     """The same job many times over: a task for each index."""
 
+    version: ClassVar[int] = 3
     at_s: int
     job: Job  # `job.job` is the array's name
     indices: tuple[int, ...]
@@ -111,6 +116,19 @@ class JobSkipped(Event):
     at_s: int
     job: str
     reason: Said | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineAnswered(Event):
+    """What was said of a job's deadline at submit: a promise, and in which pool it is kept at the latest."""
+
+    at_s: int
+    job: str
+    is_promised: bool = False
+    done_by_s: int | None = None  # by when it is promised; if not, the earliest that could be; None: never
+    site: str = ""
+    gpu: str = ""
+    tier: Tier = "owned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +166,10 @@ class MoveRequested(Event):
 class LeaseGranted(Event):
     """The intent to start: from here on these GPUs are taken, whether or not the process is up yet.
 
-    `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`.
-    """
+    `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`. Together
+    they are the size of an elastic gang."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     at_s: int
     lease: str
     job: str
@@ -161,6 +179,7 @@ class LeaseGranted(Event):
     rest: Parts = ()
     in_turn: bool = False  # it goes before its class, because it has waited so long
     microusd_per_gib: int = 0  # for each GiB of checkpoints that it moves
+    reservation: str = ""  # of its tenant, that has paid for these GPUs already
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +257,10 @@ class SiteFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPriced(Event):
+class PoolPriced(_OfPool, Event):
     """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
 
+    version: ClassVar[int] = 2
     at_s: int
     site: str
     gpu: str
@@ -250,14 +270,11 @@ class PoolPriced(Event):
     held: int
     wanted: int
     gpus: int
-
-    @property
-    def pool(self) -> Pool:
-        return Pool(self.site, self.gpu, self.tier)
+    owed: int = 0  # micro-dollars per hour x GPU-seconds that the bill is behind the average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSeen(Event):
+class LoadSeen(_OfPool, Event):
     """So many GPUs of a pool were held and waited for at this moment; once an hour."""
 
     at_s: int
@@ -268,13 +285,9 @@ class LoadSeen(Event):
     wanted: int
     gpus: int
 
-    @property
-    def pool(self) -> Pool:
-        return Pool(self.site, self.gpu, self.tier)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TariffSet(Event):
+class TariffSet(_OfPool, Event):
     """What each hour of this pool costs from here on, in thousandths of its posted price."""
 
     at_s: int
@@ -282,10 +295,6 @@ class TariffSet(Event):
     gpu: str
     tier: Tier
     permille: tuple[int, ...]  # the first is of the hour of `at_s`
-
-    @property
-    def pool(self) -> Pool:
-        return Pool(self.site, self.gpu, self.tier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +324,16 @@ class BidChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermsChanged(Event):
+    """Another class and deadline for the same job, which keeps its age; None: no deadline."""
+
+    at_s: int
+    job: str
+    priority: str
+    deadline_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangBlocked(Event):
     """A gang that would pay the price is kept out by its size alone, from here on or no longer."""
 
@@ -325,11 +344,42 @@ class GangBlocked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSet(Event):
-    """So much a tenant may still spend from here on, and not a micro-dollar more; None: without limit."""
+    """So much may be spent: from here on if `fixed`, else in each period; None: without limit.
+
+    Who set it has worked out when the period began and when it ends, so that no later change of a time zone
+    can change what a log says.
+    """
+
+    version: ClassVar[int] = 2
+    at_s: int
+    tenant: str  # whose it is: a tenant, `TENANT/PROJECT`, or any other name for what others are within
+    microusd: int | None
+    within: str = ""  # the budget that it is part of
+    period: Period = "fixed"
+    zone: str = "UTC"
+    hard: bool = True  # False: it only warns
+    since_s: int = 0
+    until_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetsRenewed(Event):
+    """A new period of these budgets began at `since_s`."""
 
     at_s: int
-    tenant: str
-    microusd: int | None
+    since_s: int
+    budgets: tuple[tuple[str, int], ...]  # (name, when the new period ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetWarned(Event):
+    """So much of a budget is used; once in a period."""
+
+    at_s: int
+    budget: str
+    percent: int
+    used_microusd: int
+    allowed_microusd: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +401,145 @@ class QueuesSet(Event):
     by: str = ""  # who set them
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferSeen(_OfPool, Event):
+    """A provider sells nodes of `gpus` GPUs of this pool from here on like this; `is_there`: could be had."""
+
+    at_s: int
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    microusd_per_gpu_hour: int
+    is_there: bool
+    provider: str
+    region: str = ""
+    instance: str = ""
+    lead_s: int = 0
+    least_s: int = 0  # billed at least so long
+    quantum_s: int = 1  # and in whole ones of these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrdered(_OfPool, Event):
+    """The intent to have a provider make this node, for this job."""
+
+    at_s: int
+    node: str
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    microusd_per_gpu_hour: int
+    job: str
+    reason: Said | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReady(Event):
+    """The provider has made it. The provider's bill begins here."""
+
+    at_s: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReturned(Event):
+    """The intent to give it back."""
+
+    at_s: int
+    node: str
+    reason: Said | None = None
+
+
+NodeEnd = Literal["returned", "refused", "evicted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGone(Event):
+    """The provider has no such node any more, or never made it (refused). Its bill ends here."""
+
+    at_s: int
+    node: str
+    cause: NodeEnd
+    reason: Said | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationBought(_OfPool, Event):  # GPUs of a market pool, for a window, paid ahead
+    at_s: int
+    reservation: str
+    tenant: str
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    start_s: int
+    end_s: int
+    microusd_per_gpu_hour: int
+    pause_microusd_per_gpu_hour: int
+    return_microusd_per_gpu_hour: int
+    share_permille: int  # of what its GPUs earn while they are lent, for the tenant
+    idle_s: int  # unused for so long, they are lent
+    credit_s: int  # how long a credit is good
+    paid_microusd: int
+    credit_microusd: int = 0  # of that, out of earlier credits
+    by: str = ""  # who bought it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationExtended(Event):
+    """Its window ends later, at the prices of now for the hours that were added."""
+
+    at_s: int
+    reservation: str
+    end_s: int
+    microusd_per_gpu_hour: int
+    pause_microusd_per_gpu_hour: int
+    return_microusd_per_gpu_hour: int
+    paid_microusd: int
+    credit_microusd: int = 0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationChanged(Event):
+    """So many more of its GPUs are paused and lent, wanted back, or given up for the rest of the window."""
+
+    at_s: int
+    reservation: str
+    verb: Literal["pause", "resume", "return"]
+    gpus: int
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationEnded(Event):
+    at_s: int
+    reservation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditsExpired(Event):  # those of a tenant whose time is over by now
+    at_s: int
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedLent(_OfPool, Event):
+    """From here on so many GPUs of these reservations are part of a pool's spot supply."""
+
+    at_s: int
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int  # the whole spot supply
+    lent: tuple[tuple[str, int], ...]  # (reservation, GPUs), all that are in force
+
+
+PolicyAdopted = adoption.PolicyAdopted
+PolicyRehearsed = adoption.PolicyRehearsed
+Rehearsed = adoption.Rehearsed
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}
 # What reading or folding a record may end in where anybody may have written it: a file, a backup, a database.
 MALFORMED = (
@@ -385,6 +574,8 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
     filled = _frozen(body)  # what an older version did not write has its default
     if kind in {"JobSubmitted", "ArraySubmitted"}:
         filled["job"] = job_from_record(body["job"])
+    elif kind == "PolicyRehearsed":
+        filled["results"] = tuple(Rehearsed(*_tuples(row)) for row in body["results"])
     elif kind == "QueuesSet":
         filled["queues"] = tuple(Quota(**_frozen(quota)) for quota in body["queues"])
     elif "reason" in body and kind != "CreditGranted":  # there it is the operator's own words
@@ -398,8 +589,8 @@ def job_from_record(body: dict[str, Any]) -> Job:
 
 def _frozen(body: dict[str, Any]) -> dict[str, Any]:
     """JSON knows only lists; nouns are hashable and so hold tuples."""
+    return {name: _tuples(value) for name, value in body.items()}
 
-    def frozen(value: object) -> object:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
 
-    return {name: frozen(value) for name, value in body.items()}
+def _tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

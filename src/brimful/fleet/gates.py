@@ -127,6 +127,8 @@ class Gates:
     def why(self, job: Job) -> Sentence:
         """What it waits for."""
         unmet = self._unmet.get(job.job)
+        if unmet is None and job.job in self.doomed:
+            unmet = {self.doomed[job.job]}  # until the next tick skips it
         if unmet:
             return say("fleet.starts_after", jobs=", ".join(sorted(unmet)))
         return say("fleet.array_at_limit", array=job.array, at_most=self.arrays[job.array].at_most or 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # A class is a preset bid: who is willing to wait pays less. Lower rank goes first.
 PRIORITIES: dict[str, int] = {"urgent": 0, "normal": 1, "background": 2}
@@ -13,6 +13,13 @@ WITHIN = ("nvlink", "node", "rack", "site", "any")
 
 WHOLE_GPU = 1000  # gpu_milli of a GPU that is not shared
 
+# How a gang speeds up where nobody measured or predicted it: Amdahl's law with this share of a step that more
+# GPUs do not shorten. 16 GPUs are then 9.1 times as fast as one.
+SERIAL_SHARE = 0.05
+
+# A GPU type ("" for any) and how much faster than its least size a gang is there: (GPUs, factor), in order.
+Curve = tuple[str, tuple[tuple[int, float], ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -21,12 +28,16 @@ class Job:
     Work is counted in seconds of the whole gang at rate 1.0, so that a job of 100 s of work runs 100 s on its
     reference GPUs and 50 s where its rate is 2.0. Times `gpus` this is work in reference-GPU-seconds.
     How much work there is, only the world knows; `predicted_work_s` is what the scheduler may believe.
+
+    An elastic gang has `min_gpus` to `max_gpus`: `gpus` is what it holds, its least while it waits. Its work
+    is counted at its least size, and a larger one has a higher rate (`curves`).
     """
 
     job: str
     gpus: int
     name: str = ""
     tenant: str = "default"
+    project: str = ""  # of the tenant: its budget, if it has one, pays
     queue: str = ""  # empty: the tenant's own
     priority: str = "normal"
     gpu_types: tuple[str, ...] = ()  # empty: any
@@ -52,6 +63,7 @@ class Job:
     # None: never saves, so a stop loses everything. 0: saves when told to stop, so a stop loses nothing.
     checkpoint_interval_s: int | None = None
     checkpoint_cost_s: int = 0  # time a gang holds its GPUs before it works again after a stop
+    checkpoint_bytes: int = 0  # of its newest one, as far as anybody said: what moving it costs
     min_run_s: int = 0  # left alone this long after each start
     max_run_s: int | None = None  # stopped after this much running time, all leases together
     retries: int = 0
@@ -65,6 +77,9 @@ class Job:
     after: tuple[tuple[str, str], ...] = ()
     array: str = ""  # the array that it is a task of
     array_index: int = 0
+    min_gpus: int = 0  # 0, as `max_gpus`: one size for life
+    max_gpus: int = 0
+    curves: tuple[Curve, ...] = ()  # of an elastic gang; a type without one scales as `SERIAL_SHARE` says
 
     def may_be_in(self, *, site: str, tier: str) -> bool:
         return (not self.sites or site in self.sites) and (not self.tiers or tier in self.tiers)
@@ -73,12 +88,47 @@ class Job:
         """Useful work per second on this GPU type; 0.0 where it may not run."""
         if self.gpu_types and gpu not in self.gpu_types:
             return 0.0
+        more = speedup(self, gpu) if self.max_gpus else 1.0
         if not self.rates:
-            return 1.0
+            return more
         for name, rate in self.rates:
             if name == gpu:
-                return rate
+                return rate * more
         return 0.0
+
+
+def sizes_of(job: Job) -> list[int]:
+    """How many GPUs the gang may have: the divisors of its most, so that whole steps of gradient accumulation
+    keep its effective batch at every size."""
+    if not job.max_gpus:
+        return [job.gpus]
+    return [n for n in range(job.min_gpus, job.max_gpus + 1) if job.max_gpus % n == 0]
+
+
+def at_size(job: Job, gpus: int) -> Job:
+    return job if gpus == job.gpus else replace(job, gpus=gpus)
+
+
+def speedup(job: Job, gpu: str) -> float:
+    """How much faster than its least size an elastic gang of `job.gpus` is on this type.
+
+    Between two points of its curve in proportion; beyond the last no faster.
+    """
+    curves = dict(job.curves)
+    points = curves.get(gpu) or curves.get("")
+    if not points:
+        return _amdahl(job.gpus) / _amdahl(job.min_gpus)
+    below = (job.min_gpus, 1.0)
+    for above in points:
+        if above[0] >= job.gpus:
+            wide = above[0] - below[0]
+            return below[1] + (above[1] - below[1]) * (job.gpus - below[0]) / wide if wide else above[1]
+        below = above
+    return below[1]
+
+
+def _amdahl(gpus: int) -> float:
+    return gpus / (1 + SERIAL_SHARE * (gpus - 1))
 
 
 def shape_of(job: Job) -> Hashable:
@@ -98,4 +148,7 @@ def shape_of(job: Job) -> Hashable:
         job.deferrable,
         job.deadline_s if job.deferrable else None,
         job.queue,
+        job.min_gpus,
+        job.max_gpus,
+        job.curves,
     )

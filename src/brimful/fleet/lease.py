@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from brimful.errors import Said
+from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
-from brimful.fleet.job import Job
+from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.node import Node
 
 LeasePhase = Literal["granted", "running", "ending", "ended"]
 JobPhase = Literal[
@@ -51,6 +53,7 @@ class Lease(Charge):
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
     notice: Said | None = None  # and why
+    reservation: str = ""  # of its tenant, that has paid for it
     is_watched: bool = False  # whether anybody can tell useful work of it from none
     idle_since_s: int | None = None  # it does no useful work, since then
 
@@ -97,6 +100,7 @@ class JobState:
     cancel_requested: bool = False
     blocked_since_s: int | None = None  # a gang whose size alone keeps it out of a market pool, since then
     blocked_s: int = 0  # and how long in earlier stretches
+    is_answered: bool = False  # whether it was told if its deadline can be kept: then only a promise counts
     hold: bool = False  # it does not start until it is released
     hold_reason: Said | None = None
     ready_s: int = -1  # since when it asks for GPUs: from submit on, or once what it comes after was over
@@ -183,3 +187,39 @@ class JobState:
                 if worked_s > 0:
                     done += last.speed * worked_s
         return predicted_s - done if predicted_s > done else 0.0
+
+
+def limit_s(state: JobState, lease: Lease) -> int | None:
+    """When this lease brings its job to its budget or its longest run, whichever is first."""
+    job = state.job
+    if lease.started_s is None:
+        return None
+    longest_s = None if job.max_run_s is None else lease.started_s + max(0, job.max_run_s - state.run_s)
+    if job.budget_microusd is None:
+        return longest_s
+    spent = sum(each.cost_microusd(lease.started_s) for each in state.leases[:-1])
+    broke_s = lease.reaches_s(max(0, job.budget_microusd - spent))
+    return min((at_s for at_s in (longest_s, broke_s) if at_s is not None), default=None)
+
+
+def allotted(capacity: Capacity, lease: Lease, runs_on: Parts, *, first: Node | None) -> Parts | None:
+    """The GPUs to count as held by a lease that runs there; None where that cannot be: they are others'.
+
+    Where the engine chooses by count, its indices are not ours: any free ones stand for them.
+    """
+    own = dict(lease.parts)
+    found = []
+    for name, gpus in runs_on:
+        slot = capacity.by_name.get(name)
+        if slot is None or first is None or lease.gpu_milli < WHOLE_GPU:
+            return None
+        if (slot.pool, slot.node.owner) != (first.pool, first.owner):  # it has its price and its seller
+            return None
+        free = sorted({*own.get(name, ()), *slot.free})
+        if slot.node.chosen_by == "index":
+            free = [i for i in gpus if i in free]
+        elif len(gpus) == len(own.get(name, ())):
+            free = list(own[name])
+        found.append((name, tuple(free[: len(gpus)])))
+    is_whole = [len(gpus) for _, gpus in found] == [len(gpus) for _, gpus in runs_on]
+    return tuple(found) if is_whole and sum(len(gpus) for _, gpus in found) == lease.size else None

@@ -18,17 +18,19 @@ class LoadLine:
     loads: list[float] = field(default_factory=list)
     gpus: int = 0
     held: int = 0  # when it was last looked at
+    held_hours: list[int] = field(default_factory=list)  # GPUs held at the hours of `loads`
 
     def add(self, seen: LoadSeen) -> None:
         hour, load = seen.at_s // HOUR_S, float(seen.held + seen.wanted)
         self.gpus, self.held = seen.gpus, seen.held
         if self.loads and hour < self.next_hour:  # a clock that was set back
-            self.loads[-1] = load
+            self.loads[-1], self.held_hours[-1] = load, seen.held
             return
         missing = min(hour - self.next_hour, HOURS_KEPT) if self.loads else 0
         self.loads += [*self.loads[-1:] * missing, load]
+        self.held_hours += [*self.held_hours[-1:] * missing, seen.held]
         self.next_hour = hour + 1
-        del self.loads[:-HOURS_KEPT]
+        del self.loads[:-HOURS_KEPT], self.held_hours[:-HOURS_KEPT]
 
 
 FLAT = 1000

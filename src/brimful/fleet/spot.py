@@ -28,6 +28,12 @@ class SpotRecord:
         if not self.nodes:
             self._change(at_s)
 
+    def seen(self, *, is_there: bool, microusd_per_gpu_hour: int, at_s: int) -> None:
+        """A provider says so; nobody has to hold a node of it."""
+        self.microusd_per_gpu_hour = microusd_per_gpu_hour
+        if is_there != bool(len(self.changes) % 2) and (is_there or self.changes):
+            self._change(at_s)
+
     def _change(self, at_s: int) -> None:
         self.changes.append(max(at_s, self.changes[-1]) if self.changes else at_s)
         if len(self.changes) > 2 * CHANGES_KEPT:

@@ -1,6 +1,4 @@
-"""The fleet as it stands: a fold of the event log.
-
-Only `Fleet.apply` writes. Everything else reads, so any number can be traced to the event that made it.
+"""The fleet as it stands: a fold of the event log. Only `Fleet.apply` writes; everything else reads.
 
     waiting ──LeaseGranted──▶ starting ──LeaseStarted──▶ running ──LeaseEnded──▶ finished | failed
        ▲                          └──────── LeaseEnding ────┴──▶ stopping ──LeaseEnded──▶ stopped | cancelled
@@ -13,28 +11,31 @@ others is `pending` until these are over (`gates.py`), and `skipped` if they do 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from brimful.errors import Said
 from brimful.fleet import events
+from brimful.fleet.adoption import Adoption, PolicyAdopted, PolicyRehearsed
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
+from brimful.fleet.cloud import Cloud
 from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
-from brimful.fleet.job import WHOLE_GPU, Job, shape_of
-from brimful.fleet.lease import OVER, JobState, Lease
+from brimful.fleet.job import WHOLE_GPU, Job, shape_of, sizes_of
+from brimful.fleet.lease import OVER, JobState, Lease, allotted
+from brimful.fleet.limits import Limits
 from brimful.fleet.load import LoadLine, TariffLine
 from brimful.fleet.memory import too_small
+from brimful.fleet.money.prices import PriceLine
+from brimful.fleet.money.purse import Purses, Running
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
-from brimful.fleet.prices import PriceLine
-from brimful.fleet.purse import Purses
 from brimful.fleet.queues import Quota
 from brimful.fleet.ranked import Ranked
+from brimful.fleet.reservations.reservation import RESERVING, Reservations
 from brimful.fleet.spot import SpotRecord
 from brimful.fleet.turns import Turns
 from brimful.fleet.usage import Usage
@@ -49,8 +50,7 @@ AVOID_S, AVOID_DOUBLINGS = 120, 4
 class Fleet:
     """Nodes, jobs and leases after the first `seq` events of the log.
 
-    With `keep`, jobs that are over leave memory once so many newer ones are over; whoever reads `leaving`
-    puts them where history is kept. Without it, as a rehearsal wants, all of them stay.
+    With `keep`, jobs that are over leave memory by way of `leaving` once so many newer ones are over.
     """
 
     def __init__(self, *, keep: int | None = None) -> None:
@@ -82,16 +82,20 @@ class Fleet:
         self.usage: dict[str, Usage] = {}  # by queue
         self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
         self.turns = Turns()
+        self.adoption = Adoption()  # of a policy, by what rehearsals showed
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
         self.tariffs: dict[Pool, TariffLine] = {}
         self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
         self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
+        self.told: dict[str, events.DeadlineAnswered] = {}  # and what was said of it
+        self.elastic: dict[str, JobState] = {}  # gangs with a range of sizes that are not over
         self.warned: dict[str, Lease] = {}  # open leases that were ever given notice
-        self.purses = Purses()  # of tenants with a hard budget
+        self.purses = Purses()
+        self.reservations = Reservations()
         self.capacity = Capacity()
-        self._limits: list[tuple[int, str]] = []  # when a lease reaches its job's budget or longest run
-        self._limit_of: dict[str, int] = {}
+        self.cloud = Cloud()  # what providers sell, and the nodes they made
+        self.limits = Limits()  # when leases reach their job's budget or longest run
         self._shapes: dict[Hashable, int] = {}
         self.of_shape: list[Job] = []  # a job of each shape: where it may go, all of them may
         self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
@@ -130,25 +134,7 @@ class Fleet:
 
     def may_have_to_stop(self, now_s: int) -> bool:
         """Whether any job was cancelled or has reached a limit: mostly none has."""
-        return bool(self.cancelling) or (bool(self._limits) and self._limits[0][0] <= now_s)
-
-    def has_limit(self, lease: str) -> bool:
-        """Whether it runs and will reach its job's budget or longest run."""
-        return lease in self._limit_of
-
-    def limits_due(self, now_s: int) -> Iterator[Lease]:
-        """Leases whose job has used up its budget or its longest run by now."""
-        for due_s, name in self._limits:
-            if due_s > now_s:
-                return
-            yield self.open_leases[name]
-
-    def next_limit_s(self, now_s: int) -> int | None:
-        """When the next lease reaches a limit."""
-        if not self._limits:
-            return None
-        at = bisect_left(self._limits, (now_s + 1, ""))
-        return self._limits[at][0] if at < len(self._limits) else None
+        return bool(self.cancelling) or self.limits.is_due(now_s)
 
     def apply(self, event: Event) -> None:
         """Take in the next event of the log."""
@@ -189,9 +175,10 @@ class Fleet:
         node = self.nodes.pop(event.node, None)
         if node is not None:
             self._count_gpus(-node.offered_gpus, at_s=event.at_s)
-            if node.tier == "spot":
+            if node.tier == "spot" and node.pool not in self.cloud.offers:
                 self.spot[node.pool].went(node, at_s=event.at_s)
         self.capacity.leave(event.node)
+        self.cloud.left(event.node, at_s=event.at_s)
         self.nodes_changed = self.seq + 1
 
     def _node_joined(self, event: events.NodeJoined) -> None:
@@ -200,11 +187,19 @@ class Fleet:
         self._count_gpus(node.offered_gpus - (before.offered_gpus if before else 0), at_s=event.at_s)
         if before is not None and before.tier == "spot" and before.pool != node.pool:
             self.spot[before.pool].went(before, at_s=event.at_s)
-        if node.tier == "spot":
+        if node.tier == "spot" and node.pool not in self.cloud.offers:
             self.spot.setdefault(node.pool, SpotRecord()).came(node, at_s=event.at_s)
         if event.node not in self.drained:
             self._offer(node)
+        self.cloud.joined(event.node)
         self.nodes_changed = self.seq + 1
+
+    def _cloud_changed(self, event: Event) -> None:
+        self.cloud.apply(event)
+        if isinstance(event, events.OfferSeen) and event.tier == "spot":
+            is_there, price = self.cloud.spot_of(event.pool)
+            record = self.spot.setdefault(event.pool, SpotRecord())
+            record.seen(is_there=is_there, microusd_per_gpu_hour=price, at_s=event.at_s)
 
     def _offer(self, node: Node) -> None:
         held: set[int] = set()
@@ -235,6 +230,7 @@ class Fleet:
     def _submit(self, job: Job, *, at_s: int) -> None:
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
+        assert job.gpus in sizes_of(job), f"{job.job} has a size that its range has not"
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(at_s)
             self.first_submit_s = at_s
@@ -243,14 +239,18 @@ class Fleet:
         self.jobs[job.job] = state
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
+        if job.max_gpus:
+            self.elastic[job.job] = state
         self.turns.submitted(job)
         self.purses.submitted(job)
         if not (job.after or job.array) or self.gates.submitted(state, self.jobs):
-            self.waiting.add(state)
-            if job.deadline_s is not None:
-                self.due[job.job] = state
+            self._wait(state, at_s=at_s)
         else:
             state.phase = "pending"
+
+    def _deadline_answered(self, event: events.DeadlineAnswered) -> None:
+        self.told[event.job], self.jobs[event.job].is_answered = event, True
+        self._change(event.job)  # its place in the order is another
 
     def _job_skipped(self, event: events.JobSkipped) -> None:
         state = self.jobs[event.job]
@@ -280,21 +280,25 @@ class Fleet:
             self._wait(state, at_s=event.at_s)
 
     def _move_requested(self, event: events.MoveRequested) -> None:
-        state = self.jobs[event.job]
-        self._change(state, replace(state.job, sites=event.sites))
+        self._change(event.job, sites=event.sites)
 
     def _bid_changed(self, event: events.BidChanged) -> None:
-        state = self.jobs[event.job]
-        limit = event.limit_microusd_per_gpu_hour
-        self._change(state, replace(state.job, limit_microusd_per_gpu_hour=limit))
+        self._change(event.job, limit_microusd_per_gpu_hour=event.limit_microusd_per_gpu_hour)
 
-    def _change(self, state: JobState, job: Job) -> None:
+    def _terms_changed(self, event: events.TermsChanged) -> None:
+        self._change(event.job, priority=event.priority, deadline_s=event.deadline_s)
+        self.due.pop(event.job, None)
+        if event.deadline_s is not None and (state := self.jobs[event.job]).phase != "pending":
+            self.due[event.job] = state
+
+    def _change(self, name: str, **changes: Any) -> None:  # noqa: ANN401 - fields of a job
         """The job is another from here on; it keeps its place in the log, and with it its age."""
+        state = self.jobs[name]
         sets = [each for each in (self.waiting, self.running) if state.job.job in each]
         for each in sets:
             each.remove(state)
-        state.job = job
-        state.shape = self._shape(job)
+        state.job = replace(state.job, **changes)
+        state.shape = self._shape(state.job)
         for each in sets:
             each.add(state)
 
@@ -306,13 +310,13 @@ class Fleet:
             here=(
                 lease
                 for lease in at_site
-                if (node := self.nodes.get(lease.node)) is not None and node.pool == event.pool
+                if (node := self.nodes.get(lease.node)) and node.pool == event.pool and not lease.reservation
             ),
             everywhere=self.open_leases.values(),
         )
         for lease in at_site:
             if lease.line is line:
-                self._find_limit(self.jobs[lease.job], lease)
+                self.limits.find(self.jobs[lease.job], lease)
 
     def _load_seen(self, event: events.LoadSeen) -> None:
         self.load.setdefault(event.pool, LoadLine()).add(event)
@@ -345,10 +349,19 @@ class Fleet:
         state.blocked_since_s = event.at_s if event.blocked else None
 
     def _budget_set(self, event: events.BudgetSet) -> None:
-        self.purses.set(event.tenant, event.microusd)
+        self.purses.set(event)
+
+    def _budgets_renewed(self, event: events.BudgetsRenewed) -> None:
+        at_s, open_leases = event.since_s, self.open_leases.items()
+        running = ((name, each) for name, each in open_leases if each.runs_at(at_s))
+        costs = (Running(name, self.jobs[each.job].job, each.cost_microusd(at_s)) for name, each in running)
+        self.purses.renewed(event, costs)
+
+    def _budget_warned(self, event: events.BudgetWarned) -> None:
+        self.purses.warned(event)
 
     def _credit_granted(self, event: events.CreditGranted) -> None:
-        self.purses.add(event.tenant, event.microusd)
+        self.purses.credit(event.tenant, event.microusd)
 
     def _queues_set(self, event: events.QueuesSet) -> None:
         self.queues = event.queues
@@ -356,12 +369,16 @@ class Fleet:
             jobs.forget_orders()  # they are by the rules for the queues of before
 
     def _wait(self, state: JobState, *, at_s: int) -> None:
+        if state.job.gpus != state.job.min_gpus and state.job.max_gpus:
+            self._change(state.job.job, gpus=state.job.min_gpus)
         state.waiting_since_s = at_s
         state.phase = "held" if state.hold else "waiting"
         if state.hold:
             self.on_hold[state.job.job] = state
         else:
             self.waiting.add(state)
+        if state.job.deadline_s is not None:
+            self.due[state.job.job] = state
 
     def _cancel_requested(self, event: events.CancelRequested) -> None:
         state = self.jobs[event.job]
@@ -383,7 +400,10 @@ class Fleet:
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
         parts = ((event.node, event.gpus), *event.rest)
         held = sum([len(gpus) for _, gpus in parts]) if event.rest else len(event.gpus)
-        assert held == job.gpus, "a gang is placed whole"
+        if job.max_gpus and held != job.gpus:
+            self._change(event.job, gpus=held)
+            job = state.job
+        assert held in sizes_of(job), "a gang is placed whole"
         for name, gpus in parts:  # all checked before any is taken
             self.capacity.check(name, gpus, job)
         for name, gpus in parts:
@@ -405,8 +425,10 @@ class Fleet:
             rest=event.rest,
             speed=job.rate(node.gpu) * (job.spread_rate if event.rest else 1.0),
             setup_s=job.checkpoint_cost_s if ran else 0,
-            line=self.prices.get(node.pool) if self.prices else None,
+            line=self.prices.get(node.pool) if self.prices and not event.reservation else None,
+            reservation=event.reservation,
         )
+        self.reservations.apply(event)
         state.blocked_since_s, state.blocked_s = None, 0
         self.waiting.remove(state)
         self.leases[event.lease] = self.open_leases[event.lease] = lease
@@ -414,6 +436,7 @@ class Fleet:
         self.leases_at.setdefault(node.site, {})[event.lease] = lease
         for name, _ in parts:
             self.leases_on.setdefault(name, {})[event.lease] = lease
+        self.cloud.used(parts, at_s=event.at_s)
         state.leases.append(lease)
         state.phase = "starting"
         if event.in_turn:
@@ -428,34 +451,15 @@ class Fleet:
             self._runs_on(lease, state.job, event.runs_on)
         if event.resumes_s is not None:
             state.lose(proven_s=event.resumes_s)
-        self._find_limit(state, lease)
+        self.limits.find(state, lease)
         if lease.phase == "granted":
             lease.phase = state.phase = "running"
             del self.unsettled[lease.lease]
             self.running.add(state)
 
     def allotted(self, lease: Lease, runs_on: events.Parts) -> events.Parts | None:
-        """The GPUs to count as held by a lease that runs there; None where that cannot be: they are others'.
-
-        Where the engine chooses by count, its indices are not ours: any free ones stand for them.
-        """
-        own = dict(lease.parts)
-        first = self.nodes.get(lease.node)
-        found = []
-        for name, gpus in runs_on:
-            slot = self.capacity.by_name.get(name)
-            if slot is None or first is None or lease.gpu_milli < WHOLE_GPU:
-                return None
-            if (slot.pool, slot.node.owner) != (first.pool, first.owner):  # it has its price and its seller
-                return None
-            free = sorted({*own.get(name, ()), *slot.free})
-            if slot.node.chosen_by == "index":
-                free = [i for i in gpus if i in free]
-            elif len(gpus) == len(own.get(name, ())):
-                free = list(own[name])
-            found.append((name, tuple(free[: len(gpus)])))
-        is_whole = [len(gpus) for _, gpus in found] == [len(gpus) for _, gpus in runs_on]
-        return tuple(found) if is_whole and sum(len(gpus) for _, gpus in found) == lease.size else None
+        """The GPUs to count as held by a lease that runs there; None where that cannot be."""
+        return allotted(self.capacity, lease, runs_on, first=self.nodes.get(lease.node))
 
     def _runs_on(self, lease: Lease, job: Job, runs_on: events.Parts) -> None:
         """The engine began it on other GPUs than it was ordered to: those are taken, the others free."""
@@ -481,7 +485,7 @@ class Fleet:
         state.preemptions += event.requeue
         self.unsettled[lease.lease] = lease
         self.cancelling.pop(lease.job, None)
-        self._forget_limit(lease)
+        self.limits.forget(lease)
 
     def _lease_ended(self, event: events.LeaseEnded) -> None:
         ended, at_s = event.lease, event.at_s
@@ -492,13 +496,14 @@ class Fleet:
             self.running.remove(state)
         else:
             self.unsettled.pop(ended, None)
-        self._forget_limit(lease)
+        self.limits.forget(lease)
         self.warned.pop(ended, None)
         self.cancelling.pop(lease.job, None)
         del self.leases_at[lease.site][ended]
         for name, gpus in lease.parts:
             del self.leases_on[name][ended]
             self.capacity.give(name, gpus, job)
+        self.cloud.used(lease.parts, at_s=at_s)
         self._use(job, -lease.size, at_s=at_s)
         lease.phase, lease.exit_code, lease.exit_codes = "ended", event.exit_code, event.exit_codes
         lease.was_stopped = stopped
@@ -510,8 +515,9 @@ class Fleet:
         self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
-        if self.purses:
-            self.purses.ended(state.job, lease.cost_microusd(event.at_s))
+        self.purses.pay(job, ended, lease.cost_microusd(at_s))
+        self.purses.settled(ended)
+        self.reservations.lease_ended(event)
         left_early = lease.notice_s is not None and event.requeue  # it was told that it would have to
         state.preemptions += left_early and not stopped
         if not stopped and not left_early and event.exit_code != 0:
@@ -539,12 +545,11 @@ class Fleet:
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)
-        self.due.pop(state.job.job, None)
+        for each in (self.due, self.told, self.elastic):
+            each.pop(state.job.job, None)
         for ready in self.gates.over(state):
             ready.ready_s = at_s
             self._wait(ready, at_s=at_s)
-            if ready.job.deadline_s is not None:
-                self.due[ready.job.job] = ready
         if self._keep is None:
             return
         self._over.append(state.job.job)
@@ -563,36 +568,11 @@ class Fleet:
             usage = self.usage[job.queue or job.tenant] = Usage(as_of_s=at_s)
         usage.change(gpus, now_s=at_s)
 
-    def _find_limit(self, state: JobState, lease: Lease) -> None:
-        """Note when it reaches its job's budget or longest run; anew where the price has moved."""
-        if state.job.budget_microusd is None and state.job.max_run_s is None:
-            return
-        self._forget_limit(lease)
-        due_s = _limit_s(state, lease)
-        if due_s is not None and lease.phase in ("granted", "running"):
-            self._limit_of[lease.lease] = due_s
-            insort(self._limits, (due_s, lease.lease))
-
-    def _forget_limit(self, lease: Lease) -> None:
-        due_s = self._limit_of.pop(lease.lease, None)
-        if due_s is not None:
-            del self._limits[bisect_left(self._limits, (due_s, lease.lease))]
-
 
 # Each event has the method of its name. A table and not a chain of questions: it is asked of every event.
 _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
-    kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower()) for name, kind in KINDS.items()
+    kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower(), Fleet._cloud_changed)
+    for name, kind in KINDS.items()
 }
-
-
-def _limit_s(state: JobState, lease: Lease) -> int | None:
-    """When this lease brings its job to its budget or its longest run, whichever is first."""
-    job = state.job
-    if lease.started_s is None:
-        return None
-    longest_s = None if job.max_run_s is None else lease.started_s + max(0, job.max_run_s - state.run_s)
-    if job.budget_microusd is None:
-        return longest_s
-    spent = sum(each.cost_microusd(lease.started_s) for each in state.leases[:-1])
-    broke_s = lease.reaches_s(max(0, job.budget_microusd - spent))
-    return min((at_s for at_s in (longest_s, broke_s) if at_s is not None), default=None)
+_FOLDS |= dict.fromkeys((PolicyAdopted, PolicyRehearsed), lambda fleet, event: fleet.adoption.apply(event))
+_FOLDS |= dict.fromkeys(RESERVING, lambda fleet, event: fleet.purses.paid(fleet.reservations.paid_by(event)))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
+from math import exp, inf, log
+from operator import sub
 from typing import Any, Literal
 
 from brimful.language import Sentence, Several, as_asked, say
@@ -18,12 +19,16 @@ from brimful.specs.desktop import NO_OTHERS, Others
 from brimful.specs.parts import Moment, Part, moment, part
 from brimful.specs.training import Training
 
-# How much of the interval of device bytes the card has room for:
-# fits                 all of it
-# at_risk              the likely value, but not the high end; counts as `fits`
-# likely_does_not_fit  the low end, but not the likely value
-# does_not_fit         none of it
+# By the chance of running out:
+# fits                 at most 5 %
+# at_risk              at most 50 %: the likely value has room; counts as `fits`
+# likely_does_not_fit  at most 95 %
+# does_not_fit         above: not even the low end has room
 Verdict = Literal["fits", "at_risk", "likely_does_not_fit", "does_not_fit"]
+CHANCE_SPREAD = 0.2
+MOST_CHANCE = 0.05  # of running out, where it is said to fit
+_ROUNDING = 1e-9
+_LEAST_WIDTH = 0.001  # where the interval has none
 Bound = Literal["compute", "bandwidth", "launch", "link"]  # what holds the speed back
 
 
@@ -66,10 +71,25 @@ class Interval:
         return {"low": self.low, "likely": self.likely, "high": self.high}
 
 
+def chance_of_running_out(device_bytes: Interval, usable_bytes: int) -> float:
+    """How likely the run needs more than the card has, if nothing else is known of it.
+
+    Formula: logistic(ln(likely / usable) / s), a half where the likely value just fills the card. Where it
+    has room, s is a fifth of ln(high / likely); where it has not, s puts the low end at 95 %.
+    Source: the fifth is a choice on the safe side; docs/explanation/accuracy.md tells how the chances did on
+    published runs. Nine in ten of those ran, whatever was predicted; the chance does not count on that.
+    """
+    low, likely, high = device_bytes.low, device_bytes.likely, device_bytes.high
+    over = log(likely / usable_bytes)
+    width = log(likely / low) / log(1 / MOST_CHANCE - 1) if over > 0 else CHANCE_SPREAD * log(high / likely)
+    return 1 / (1 + exp(-max(-40.0, min(40.0, over / max(width, _LEAST_WIDTH)))))
+
+
 def verdict_of(device_bytes: Interval, usable_bytes: int) -> Verdict:
-    if device_bytes.high <= usable_bytes:
+    chance = chance_of_running_out(device_bytes, usable_bytes)
+    if chance <= MOST_CHANCE:
         return "fits"
-    if device_bytes.low > usable_bytes:
+    if chance > 1 - MOST_CHANCE + _ROUNDING:
         return "does_not_fit"
     return "at_risk" if device_bytes.likely <= usable_bytes else "likely_does_not_fit"
 
@@ -123,6 +143,12 @@ class Memory:
     first_step_bytes: Interval  # device bytes of the first optimizer step, which has no AdamW state yet
     items: tuple[Item, ...]
     peak_at: Peak
+    spare_bytes: Interval = Interval(0, 0, 0)  # cache in the device bytes that PyTorch gives back when full
+
+    @property
+    def needed_bytes(self) -> Interval:
+        """What the card must have: the device bytes without the cache that is given back."""
+        return self.device_bytes.with_each(self.spare_bytes, sub)
 
     def each(self, change: Callable[[Interval], Interval]) -> Memory:
         """All counters changed alike."""
@@ -225,16 +251,21 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        return self.memory.device_bytes.likely <= self.usable_bytes
+        return self.memory.needed_bytes.likely <= self.usable_bytes
 
     @property
     def short_bytes(self) -> int:
         """What is missing; negative where there is room left."""
-        return round(self.memory.device_bytes.likely) - self.usable_bytes
+        return round(self.memory.needed_bytes.likely) - self.usable_bytes
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_of(self.memory.device_bytes, self.usable_bytes)
+        return verdict_of(self.memory.needed_bytes, self.usable_bytes)
+
+    @property
+    def chance(self) -> float:
+        """Of running out of memory."""
+        return chance_of_running_out(self.memory.needed_bytes, self.usable_bytes)
 
     @property
     def batch_risk(self) -> str:
@@ -253,7 +284,9 @@ class Estimate:
         rates = self.speed.as_dict() | (as_json(self, "images_per_s") if self.sequence_tokens else {})
         active = () if self.active_parameters is None else ("active_parameters",)
         return {
-            **as_json(self, "fits", "verdict", "gpu", "parameters", *active),
+            **as_json(self, "fits", "verdict"),
+            "chance_of_running_out": round(self.chance, 4),
+            **as_json(self, "gpu", "parameters", *active),
             "usable_bytes": self.usable_bytes,
             "short_bytes": max(0, self.short_bytes),
             "other_programs": self.others.as_dict(),

@@ -34,6 +34,7 @@ class Framework:
     norm_value_fp32: bool = False  # a trained rms norm keeps its normalized value in fp32
     fused_gelu: bool = False  # torch's kernel also where transformers writes tanh-GELU in Python
     caps_scores: bool = False  # soft-capped attention (Gemma 2) is written out, score matrix and all
+    fused_norms: bool = False  # one kernel each for norms and rotary positions, without a compiler too
     # -- tables and logits
     ties: bool = True  # a tied table is stored once
     fp32_loss: bool = True  # 16-bit training: the loss runs in fp32; else in the logits' own format
@@ -63,7 +64,9 @@ class Framework:
     stages_cut_batch: bool = (
         False  # pipeline: the batch is cut into as many micro-batches as there are stages
     )
+    fp32_gradients: bool = False  # gradients are added up and reduced in fp32
     global_batch: int | None = None  # sequences of an optimizer step over all GPUs where nobody says
+    varying_lengths: bool = False  # each micro-batch is as long as its own longest sequence
 
     def recipe(self, model_name: str) -> tuple[int | None, int | None]:
         """LoRA's targets and rank where nobody says: the recipe for this model, or the default."""

@@ -55,6 +55,7 @@ class Training:
     optimizer_kernel: OptimizerKernel = "fused"
     state_dtype: Dtype | None = None  # None: as the weights
     master_weights: bool = False  # an fp32 copy of 16-bit weights besides
+    fp32_gradients: bool = False  # 16-bit gradients are added up, and reduced, in fp32
     in_backward: bool = False  # each weight is updated as its gradient is made, which is then dropped
     tf32: bool = True  # fp32 multiplies may use it
     fp8: bool = False  # linear layers multiply in fp8; weights and their gradients stay as they are

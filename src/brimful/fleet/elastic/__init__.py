@@ -1,0 +1,1 @@
+"""Gangs that have a range of sizes."""

@@ -1,0 +1,1 @@
+"""Budgets that pay for leases, and the prices that pools had."""

@@ -1,0 +1,1 @@
+"""GPUs that tenants have paid for ahead."""

@@ -1,0 +1,345 @@
+"""GPUs of a market pool that a tenant has paid for ahead: who holds them, who lends them, what comes back.
+
+    bought ──▶ idle ◀──▶ used (leases of its owner, that cost nothing more)
+                └◀──▶ paused ──▶ returned           idle for a while, or paused: lent to the spot pool
+
+Hours are counted by the second and only within the window. What was paid stays in the reservation's own
+account; credits leave it as they become certain, and the rest is posted when the window is over. So credits
+cannot exceed what was paid, and no hour is in two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from brimful.fleet import events
+from brimful.fleet.node import Pool
+from brimful.units import HOUR_S
+
+LEAST_PAUSE_S = HOUR_S  # a shorter one earns nothing: too short to lend
+ENDED_KEPT = 1000  # reservations that are over and still reported
+
+# What is about reservations alone.
+RESERVING: tuple[type[events.Event], ...] = (
+    events.ReservationBought,
+    events.ReservationExtended,
+    events.ReservationChanged,
+    events.ReservationEnded,
+    events.CreditsExpired,
+    events.ReservedLent,
+)
+
+MoveKind = Literal["reserve", "spend_credit", "credit", "post", "expire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Money that a reservation moves: out of a purse or credit into it, or from it to credit or its site."""
+
+    kind: MoveKind
+    tenant: str
+    microusd: int
+    reservation: str = ""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Part of a window with prices of its own; an extension is another one."""
+
+    start_s: int
+    end_s: int
+    microusd_per_gpu_hour: int
+    pause_microusd_per_gpu_hour: int
+    return_microusd_per_gpu_hour: int
+
+    def within(self, from_s: int, to_s: int) -> int:
+        return max(0, min(self.end_s, to_s) - max(self.start_s, from_s))
+
+
+@dataclass(slots=True)
+class Stretches:
+    """GPUs in one condition, and since when; who was last to come is first to leave."""
+
+    _since: list[tuple[int, int]] = field(default_factory=list)  # (GPUs, since), oldest first
+
+    @property
+    def gpus(self) -> int:
+        return sum(n for n, _ in self._since)
+
+    def older(self, than_s: int) -> int:
+        """GPUs that have been in it since then or longer."""
+        return sum(n for n, since_s in self._since if since_s <= than_s)
+
+    def changes_s(self) -> Iterator[int]:
+        return (since_s for _, since_s in self._since)
+
+    def add(self, gpus: int, *, at_s: int) -> None:
+        if gpus:
+            self._since.append((gpus, at_s))
+
+    def take(self, gpus: int) -> Iterator[tuple[int, int]]:
+        """(GPUs, since when), newest first."""
+        while gpus:
+            assert self._since, "there are as many"
+            n, since_s = self._since.pop()
+            if n > gpus:
+                self._since.append((n - gpus, since_s))
+                n = gpus
+            gpus -= n
+            yield n, since_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservation:
+    reservation: str
+    tenant: str
+    pool: Pool
+    gpus: int  # that are left of it
+    spans: list[Span]
+    share_permille: int  # of what its lent GPUs earn, for its owner
+    idle_s: int  # unused for so long, they are lent
+    credit_s: int  # how long credits are good
+    at_s: int  # up to when it is counted
+    paid_microusd: int = 0
+    pause_credit_microusd: int = 0
+    return_credit_microusd: int = 0
+    idle: Stretches = field(default_factory=Stretches)
+    paused: Stretches = field(default_factory=Stretches)
+    lent: int = 0  # in the spot pool now
+    bought_gpu_s: int = 0
+    returned_gpu_s: int = 0
+    used_gpu_s: int = 0
+    idle_gpu_s: int = 0
+    paused_gpu_s: int = 0
+    lent_gpu_s: int = 0  # of the two before
+    ended_s: int | None = None
+
+    @property
+    def start_s(self) -> int:
+        return self.spans[0].start_s
+
+    @property
+    def end_s(self) -> int:
+        return self.spans[-1].end_s
+
+    @property
+    def used(self) -> int:
+        return self.gpus - self.idle.gpus - self.paused.gpus
+
+    @property
+    def credits_microusd(self) -> int:
+        return self.pause_credit_microusd + self.return_credit_microusd
+
+    def young(self, now_s: int) -> int:
+        """Unused GPUs that are kept for the owner: not idle for long enough to be lent."""
+        return self.idle.gpus - self.idle.older(now_s - self.idle_s)
+
+    def advance(self, at_s: int) -> int:
+        """Count up to then. Says when that is: a clock that was set back does not undo what was counted."""
+        at_s = max(at_s, self.at_s)
+        seconds = max(0, min(at_s, self.end_s) - max(self.at_s, self.start_s))
+        self.used_gpu_s += self.used * seconds
+        self.idle_gpu_s += self.idle.gpus * seconds
+        self.paused_gpu_s += self.paused.gpus * seconds
+        self.lent_gpu_s += self.lent * seconds
+        self.at_s = at_s
+        return at_s
+
+    def end_pauses(self, gpus: int, *, at_s: int) -> int:
+        """Paused GPUs leave that state; what their pauses earned, those of an hour or more."""
+        earned = 0
+        for n, since_s in self.paused.take(gpus):
+            if min(at_s, self.end_s) - max(since_s, self.start_s) >= LEAST_PAUSE_S:
+                earned += sum(
+                    span.pause_microusd_per_gpu_hour * n * span.within(since_s, at_s) for span in self.spans
+                )
+        credit = earned // HOUR_S
+        self.pause_credit_microusd += credit
+        return credit
+
+    def give_back(self, gpus: int, *, at_s: int) -> int:
+        """Unused GPUs leave the reservation, paused ones first; what the rest of their window is worth."""
+        paused = min(gpus, self.paused.gpus)
+        credit = self.end_pauses(paused, at_s=at_s)
+        for _ in self.idle.take(gpus - paused):
+            pass
+        self.gpus -= gpus
+        self.lent = min(self.lent, self.gpus - self.used)
+        left = [(span, span.within(at_s, self.end_s)) for span in self.spans]
+        self.returned_gpu_s += gpus * sum(seconds for _, seconds in left)
+        worth = sum(span.return_microusd_per_gpu_hour * gpus * seconds for span, seconds in left) // HOUR_S
+        self.return_credit_microusd += worth
+        return credit + worth
+
+
+@dataclass(slots=True)
+class Credit:
+    """Of a tenant: it pays for reservations, and only until it expires."""
+
+    microusd: int
+    expires_s: int
+
+
+@dataclass(slots=True)
+class Reservations:
+    """All of them, and their owners' credits. Fleet and ledger each fold one; it says what money moves."""
+
+    by_name: dict[str, Reservation] = field(default_factory=dict)  # those that are not over
+    ended: dict[str, Reservation] = field(default_factory=dict)  # the last ones
+    credits: dict[str, list[Credit]] = field(default_factory=dict)  # by tenant, the first to expire first
+    bought: int = 0  # ever; the next one's number
+    lending: dict[Pool, events.ReservedLent] = field(default_factory=dict)  # as it was told last
+    _leases: dict[str, tuple[str, int]] = field(default_factory=dict)  # lease -> reservation, GPUs
+
+    def __bool__(self) -> bool:
+        return bool(self.by_name or self._leases or self.credits or self.lending)
+
+    def find(self, name: str) -> Reservation | None:
+        return self.by_name.get(name) or self.ended.get(name)
+
+    def credit_microusd(self, tenant: str, *, now_s: int) -> int:
+        return sum(each.microusd for each in self.credits.get(tenant, ()) if each.expires_s > now_s)
+
+    def apply(self, event: events.Event) -> list[Moved]:
+        """Take in what has happened; says what money it moved."""
+        match event:
+            case events.ReservationBought():
+                return self._bought(event)
+            case events.ReservationExtended():
+                return self._extended(event)
+            case events.CreditsExpired(tenant=tenant, at_s=at_s):
+                return self._expire(tenant, at_s=at_s)
+            case events.LeaseGranted(reservation=name) if name:
+                gpus = len(event.gpus) + sum(len(each) for _, each in event.rest)
+                found = self.by_name[name]
+                found.advance(event.at_s)
+                for _ in found.idle.take(gpus):
+                    pass
+                self._leases[event.lease] = (name, gpus)
+            case events.LeaseEnded():
+                self.lease_ended(event)
+            case events.ReservedLent():
+                self.lending[event.pool] = event
+                for name, gpus in event.lent:
+                    if name in self.by_name:
+                        self.by_name[name].advance(event.at_s)
+                        self.by_name[name].lent = gpus
+            case events.ReservationChanged() | events.ReservationEnded():
+                return self._change(event)
+            case _:
+                pass
+        return []
+
+    def lease_ended(self, event: events.LeaseEnded) -> None:
+        """Its GPUs are unused from here on, if a reservation has paid for them and is not over."""
+        name, gpus = self._leases.pop(event.lease, ("", 0))
+        if name in self.by_name:
+            self.by_name[name].idle.add(gpus, at_s=self.by_name[name].advance(event.at_s))
+
+    def paid_by(self, event: events.Event) -> list[tuple[str, int]]:
+        """The same; says only who paid how much out of a purse."""
+        return [(each.tenant, each.microusd) for each in self.apply(event) if each.kind == "reserve"]
+
+    def _bought(self, event: events.ReservationBought) -> list[Moved]:
+        assert event.reservation not in self.by_name, f"{event.reservation} was bought twice"
+        found = Reservation(
+            reservation=event.reservation,
+            tenant=event.tenant,
+            pool=event.pool,
+            gpus=event.gpus,
+            spans=[_span(event, start_s=event.start_s)],
+            share_permille=event.share_permille,
+            idle_s=event.idle_s,
+            credit_s=event.credit_s,
+            at_s=event.at_s,
+            bought_gpu_s=event.gpus * (event.end_s - event.start_s),
+        )
+        found.idle.add(event.gpus, at_s=max(event.at_s, event.start_s))
+        self.by_name[event.reservation] = found
+        self.bought += 1
+        return list(self._pay(found, event))
+
+    def _extended(self, event: events.ReservationExtended) -> list[Moved]:
+        found = self.by_name[event.reservation]
+        found.advance(event.at_s)
+        found.bought_gpu_s += found.gpus * (event.end_s - found.end_s)
+        found.spans.append(_span(event, start_s=found.end_s))
+        return list(self._pay(found, event))
+
+    def _pay(
+        self, found: Reservation, event: events.ReservationBought | events.ReservationExtended
+    ) -> Iterator[Moved]:
+        """Up front: out of credit, as far as the buyer had any, and out of its purse."""
+        found.paid_microusd += event.paid_microusd
+        left = event.credit_microusd
+        for each in self.credits.get(found.tenant, ()):
+            if each.expires_s > event.at_s:
+                used = min(left, each.microusd)
+                each.microusd, left = each.microusd - used, left - used
+        assert not left, "no more credit is spent than there is"
+        self._tidy(found.tenant)
+        name = found.reservation
+        if event.credit_microusd:
+            yield Moved("spend_credit", found.tenant, event.credit_microusd, name)
+        yield Moved("reserve", found.tenant, event.paid_microusd - event.credit_microusd, name)
+
+    def _change(self, event: events.ReservationChanged | events.ReservationEnded) -> list[Moved]:
+        found = self.by_name[event.reservation]
+        at_s, credit = found.advance(event.at_s), 0
+        if isinstance(event, events.ReservationEnded):
+            credit = found.end_pauses(found.paused.gpus, at_s=min(at_s, found.end_s))
+        elif event.verb == "pause":
+            for _ in found.idle.take(event.gpus):
+                pass
+            found.paused.add(event.gpus, at_s=at_s)
+        elif event.verb == "resume":
+            credit = found.end_pauses(event.gpus, at_s=at_s)
+            # The owner wants them back: unused from now on, and not since long ago.
+            found.idle.add(event.gpus, at_s=max(at_s, found.start_s))
+        else:
+            credit = found.give_back(event.gpus, at_s=at_s)
+        moved = self._grant(found, credit, at_s=at_s)
+        if isinstance(event, events.ReservationEnded) or not found.gpus:
+            moved.append(self._end(found, at_s=at_s))
+        return moved
+
+    def _grant(self, found: Reservation, credit: int, *, at_s: int) -> list[Moved]:
+        if not credit:
+            return []
+        credits = self.credits.setdefault(found.tenant, [])
+        credits.append(Credit(credit, at_s + found.credit_s))
+        credits.sort(key=lambda each: each.expires_s)
+        return [Moved("credit", found.tenant, credit, found.reservation)]
+
+    def _end(self, found: Reservation, *, at_s: int) -> Moved:
+        """Its window is over, or nothing is left of it: what no credit has taken is its site's."""
+        found.ended_s, found.lent = min(at_s, found.end_s), 0
+        self.ended[found.reservation] = self.by_name.pop(found.reservation)
+        while len(self.ended) > ENDED_KEPT:
+            del self.ended[next(iter(self.ended))]
+        rest = found.paid_microusd - found.credits_microusd
+        return Moved("post", found.tenant, rest, found.reservation, found.pool.site)
+
+    def _expire(self, tenant: str, *, at_s: int) -> list[Moved]:
+        gone = sum(each.microusd for each in self.credits.get(tenant, ()) if each.expires_s <= at_s)
+        self.credits[tenant] = [each for each in self.credits.get(tenant, ()) if each.expires_s > at_s]
+        self._tidy(tenant)
+        return [Moved("expire", tenant, gone)] if gone else []
+
+    def _tidy(self, tenant: str) -> None:
+        left = [each for each in self.credits.pop(tenant, ()) if each.microusd]
+        if left:
+            self.credits[tenant] = left
+
+
+def _span(event: events.ReservationBought | events.ReservationExtended, *, start_s: int) -> Span:
+    return Span(
+        start_s=start_s,
+        end_s=event.end_s,
+        microusd_per_gpu_hour=event.microusd_per_gpu_hour,
+        pause_microusd_per_gpu_hour=event.pause_microusd_per_gpu_hour,
+        return_microusd_per_gpu_hour=event.return_microusd_per_gpu_hour,
+    )
