@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 from brimful.market.bid import Bid, Book, Step
@@ -27,15 +28,17 @@ def a_book(*bids: Bid, units: int = 8, floor_usd: float = 0.01) -> Book:
 
 
 def random_book(seed: int, *, unit: bool = False, small: bool = False, steps: bool = False) -> Book:
-    """Few distinct limits, so that ties are common; some bids run already, some are elastic."""
-    r = random.Random(seed)
+    """Few distinct limits, so that ties are common; some bids run already and would lose work by a stop, some
+    are elastic.
+    """
+    r, lost = random.Random(seed), random.Random(f"{seed} lost")
     units = r.randint(1, 8 if small else 24)
     bids = []
     for i in range(r.randint(0, 6 if small else 16)):
         quantity = 1 if unit else r.choice((1, 1, 2, 3, 4, 6, 8, 12))
         low = r.randint(1, quantity) if not unit and r.random() < 0.3 else quantity
         bid = a_bid(f"b{i}", quantity, low=low, usd=r.randint(1, 12) / 4, arrival=i, running=r.random() < 0.3)
-        bids.append(bid)
+        bids.append(replace(bid, loss_s=lost.choice((0, 0, 300, 600, 3600)) if bid.running else 0))
     supply = [Step(quantity=units, ask=r.choice((10_000, USD // 2, USD)))]
     while steps and len(supply) < 3 and r.random() < 0.7:
         last = supply[-1]

@@ -97,7 +97,7 @@ def test_rounding_keeps_every_remainder(rate: int, gpus: int, milli: int, pieces
 def test_a_share_of_a_gpu_pays_that_share_and_its_budget_lasts_as_much_longer() -> None:
     half = a_job("half", gpu_milli=500, budget_microusd=USD)
     world = a_fleet().waiting(half).then(granted("half", gpus=(0,)), LeaseStarted(at_s=0, lease="half.1"))
-    assert world.fleet.next_limit_s(0) == 3600  # half of 2 USD an hour
+    assert world.fleet.limits.next_s(0) == 3600  # half of 2 USD an hour
     world.then(LeaseEnded(at_s=1800, lease="half.1", exit_code=0))
     assert ledger_of(world).spent_microusd == {"half": USD // 2}
 

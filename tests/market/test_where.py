@@ -87,7 +87,8 @@ def test_a_move_must_save_twice_what_it_costs() -> None:
 NANOGPT = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
 SMALL = ["n_layer=6", "n_head=6", "n_embd=384", "block_size=256", "batch_size=64", "dtype='float16'"]
 HALF = ["dtype='float16'", "batch_size=8", "gradient_accumulation_steps=8"]
-OLD = {"k80", "p100-pcie-16gb", "v100-sxm-16gb", "v100-sxm-32gb", "t4"}
+T4 = {"t4", "t4g"}  # one chip; the second beside an Arm processor
+OLD = {"k80", "p100-pcie-16gb", "v100-sxm-16gb", "v100-sxm-32gb", *T4}
 
 
 def best_place(offers: list[Offer], job: Rates) -> tuple[Place, dict[str, Sentence]]:
@@ -109,10 +110,10 @@ def test_a_small_training_goes_to_an_old_card_and_a_larger_one_does_not(
     for settings, is_old in ((SMALL, True), ([], False)):
         reading = read(NANOGPT, overrides=settings)
         best, _ = best_place(offers, training_rates(reading.model, reading.training, correction=None))
-        assert (best.offer.gpu == "t4") == is_old, best
+        assert (best.offer.gpu in T4) == is_old, best
 
 
-@pytest.mark.parametrize("provider", ["azure", "vast"])
+@pytest.mark.parametrize("provider", ["aws", "azure", "vast"])
 def test_a_distillation_goes_to_an_old_card(real_offers: list[Offer], provider: str) -> None:
     """GPT-2 learns from GPT-2 XL: a forward pass of 1.6 B parameters for each of its own steps."""
     offers = [offer for offer in real_offers if offer.provider == provider]
@@ -121,15 +122,15 @@ def test_a_distillation_goes_to_an_old_card(real_offers: list[Offer], provider: 
     assert best_place(offers, job)[0].offer.gpu in OLD
 
 
-@pytest.mark.parametrize(("provider", "for_four_bits"), [("aws", "rtx-pro-6000"), ("azure", "t4")])
+@pytest.mark.parametrize("provider", ["aws", "azure"])
 def test_a_batch_inference_goes_to_an_old_card_where_it_fits_and_is_cheaper(
-    real_offers: list[Offer], provider: str, for_four_bits: str
+    real_offers: list[Offer], provider: str
 ) -> None:
     offers = [offer for offer in real_offers if offer.provider == provider]
     best, _ = best_place(offers, serving_rates(find_preset("gpt2").model, Serving()))
-    assert best.offer.gpu == "t4"
+    assert best.offer.gpu in T4
     four_bits = serving_rates(find_preset("llama-3.1-8b").model, Serving(weight_bits=4))
-    assert best_place(offers, four_bits)[0].offer.gpu == for_four_bits
+    assert best_place(offers, four_bits)[0].offer.gpu in T4
 
 
 def test_old_cards_lose_where_the_job_does_not_fit_or_a_new_one_is_cheaper(real_offers: list[Offer]) -> None:
@@ -231,16 +232,18 @@ def test_names_of_skypilots_catalogs_are_known(tmp_path: Path, name: str, gpu: s
 
 
 def test_every_row_is_an_offer_or_is_counted_with_its_reason(tmp_path: Path) -> None:
-    rows = ("t4,1,1,0.5", "t4,0.5,1,", "abacus,1,1,", "t4,1,,", "t4,1,0,0")
+    rows = ("t4,1,1,0.5", "t4,0.5,1,", "a100-mig-10gb,1,1,", "abacus,1,1,", "t4,1,,", "t4,1,0,0")
     (tmp_path / "o.csv").write_text("gpu_model,gpu_count,on_demand_usd_h,spot_usd_h\n" + "\n".join(rows))
     offers, left_out = read_offers(tmp_path / "o.csv")
     assert len(offers) == 2
-    assert left_out == {"share": {"t4": 1}, "unknown_gpu": {"abacus": 1}, "no_price": {"t4": 2}}
+    shares = {"t4": 1, "a100-mig-10gb": 1}
+    assert left_out == {"share": shares, "unknown_gpu": {"abacus": 1}, "no_price": {"t4": 2}}
 
 
 def test_none_of_the_published_offers_is_dropped_in_silence(shared_data: Path) -> None:
     offers, left_out = read_offers(shared_data / "prices" / "gpu_offers.csv.gz")
     rows = {(o.provider, o.region, o.zone, o.instance, o.gpu, o.gpus) for o in offers}
     assert len(rows) > 10_000
-    assert sum(sum(of.values()) for of in left_out.values()) < 3_200
+    assert sum(sum(of.values()) for of in left_out.values()) < 1_000
+    assert sum(left_out["unknown_gpu"].values()) < 50
     assert all(offer.is_spot for offer in offers if offer.provider == "mithril")

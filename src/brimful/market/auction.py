@@ -237,7 +237,7 @@ class _Why:
         self._winners = [] if best is None else best.winners()
         self._left = book.units - sum(units for _, units in self._winners)
         # By size: the limit it takes, and who would then have the rest.
-        self._room: list[dict[tuple[int, int, bool], tuple[int, dict[str, int]]]] = [{} for _ in levels]
+        self._room: list[dict[tuple[int, int, int], tuple[int, dict[str, int]]]] = [{} for _ in levels]
 
     def loss(self, bid: Bid) -> Loss:
         if bid.bid in self._own:
@@ -258,7 +258,7 @@ class _Why:
     def _shadow(self, bid: Bid) -> tuple[int | None, dict[str, int]]:
         """(the limit at which it would draw level, who would then have how many)."""
         found: tuple[int, dict[str, int]] | None = None
-        key = (bid.min_quantity, bid.quantity, bid.running)
+        key = (bid.min_quantity, bid.quantity, self._book.percent(bid))
         for level, rooms in zip(self._levels, self._room, strict=True):
             if bid.min_quantity >= len(level.cost):
                 continue
@@ -274,8 +274,7 @@ class _Why:
 
     def _make_room(self, level: _Level, bid: Bid) -> tuple[int, dict[str, int]]:
         assert self._best is not None
-        factor = self._book.weight(bid) // bid.limit
-        needed, left = _easiest(self._best.net, level, bid, factor)
+        needed, left = _easiest(self._best.net, level, bid, self._book.percent(bid))
         return needed, level.holders(left)
 
 

@@ -117,7 +117,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
     arrival = entry.get("arrival", i)
     if not _is_integer(arrival) or abs(arrival) > 2**62:
         _bad(say("market.bad_arrival", where=where, value=_shown(arrival)))
-    hours = entry.get("hours")
+    hours, lost = entry.get("hours"), entry.get("loss_hours")
     return Bid(
         bid=name,
         quantity=quantity,
@@ -127,6 +127,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
         running=_flag(entry.get("running", False), where, "running"),
         owner=_name(entry.get("owner")),
         expected_s=None if hours is None else int(_number(hours, where, "hours") * 3600),
+        loss_s=0 if lost is None else int(_number(lost, where, "loss_hours") * 3600),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from brimful.fleet.events import (
     Event,
@@ -19,6 +20,7 @@ from brimful.fleet.events import (
     NoticeGiven,
     NoticeWithdrawn,
 )
+from brimful.fleet.reservations.reservation import RESERVING, Reservation
 from brimful.market.ledger import Ledger, Unposted
 
 
@@ -38,6 +40,8 @@ class Line:
     idle_microusd: int | None = None  # paid while its GPUs were held idle; None: nobody could see that
     moved_bytes: int = 0  # of its checkpoints, to and from a store
     egress_microusd: int = 0  # paid for that
+    user: str = ""
+    day: str = ""  # on which it ended, in UTC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,19 @@ class Invoices:
                 self._post(event)
                 return
             case _:
-                pass
+                if isinstance(event, RESERVING):
+                    self._reserve(event)
+                    return
         self.ledger.apply(event)
+
+    def _reserve(self, event: Event) -> None:
+        """A reservation that is over is a line of its own, for what no credit has taken."""
+        known = len(self.ledger.transfers)
+        self.ledger.apply(event)
+        for moved in self.ledger.transfers[known:]:
+            found = self.ledger.reservations.find(moved.reservation)
+            if moved.kind == "post" and found is not None:
+                self.lines.append(_reserved_line(found, moved.microusd))
 
     def _post(self, event: LeaseEnded) -> None:
         charge, known = self.ledger.unposted[event.lease], len(self.ledger.transfers)
@@ -131,11 +146,28 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, id
         idle_microusd=idle,
         moved_bytes=event.moved_bytes,
         egress_microusd=egress,
+        user=job.user,
+        day=f"{datetime.fromtimestamp(event.at_s, UTC):%Y-%m-%d}",
+    )
+
+
+def _reserved_line(found: Reservation, posted: int) -> Line:
+    gpu_s = found.used_gpu_s + found.idle_gpu_s + found.paused_gpu_s
+    waste_s = max(0, gpu_s - found.used_gpu_s - found.lent_gpu_s)
+    return Line(
+        team=found.tenant,
+        job=found.reservation,
+        lease=found.reservation,
+        site=found.pool.site,
+        gpu=found.pool.gpu,
+        gpu_s=gpu_s,
+        microusd=posted,
+        idle_microusd=posted * waste_s // gpu_s if gpu_s else 0,  # neither used nor lent
     )
 
 
 def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
-    """One bill for each `team`, `job`, `site` or `gpu` type, dearest first."""
+    """One bill for each `team`, `user`, `job`, `site`, `gpu` type or `day`, dearest first."""
     groups: dict[str, list[Line]] = {}
     for line in found:
         groups.setdefault(getattr(line, by), []).append(line)

@@ -4,22 +4,30 @@ Every movement takes from one account and gives to another, so all balances alwa
 is held when it is set or when the job is submitted, leases are posted against the hold, and what is left is
 given back.
 
-Accounts: `tenant:NAME` (negative: has spent), `budget:NAME` (a tenant's hard budget, what is left of it),
-`hold:JOB` (of a job's own budget), `site:NAME` (the operator's earnings there), `seller:NAME` (those of a
-node's owner), `operator:overrun` (what ran over a hard budget), `operator:credits` (given away), `rounding`.
+Accounts: `tenant:NAME` (negative: has spent), `budget:NAME` (what is left of a budget), `hold:JOB` (of a
+job's own budget), `due:LEASE` (what a running lease came to in a period that is over), `site:NAME` (the
+operator's earnings there), `seller:NAME` (those of a node's owner, or of a reservation's while it is lent),
+`reservation:NAME` (paid ahead), `credit:NAME` (a tenant's, for reservations that were paused or returned),
+`operator:overrun` (what ran over a hard budget), `operator:credits` (given away, less what expired),
+`operator:bought` and `provider:NAME` (nodes that a provider made),
+`rounding`. Whose money pays is `fleet/money/purse.py`'s to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brimful.fleet import events
 from brimful.fleet.charge import PARTS, Charge, change_price
+from brimful.fleet.cloud import CLOUD, Cloud
 from brimful.fleet.events import Event
 from brimful.fleet.job import Job
+from brimful.fleet.money.prices import PriceLine
+from brimful.fleet.money.purse import OVERRUN, Move, Purses, Running
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PriceLine
+from brimful.fleet.reservations.reservation import RESERVING, Moved, Reservations
+from brimful.market.lent import LentLine, earned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +36,10 @@ class Transfer:
     source: str
     target: str
     microusd: int
-    kind: str  # hold, post, void, overrun, rounding, credit
+    kind: str  # hold, post, void, overrun, rounding, credit, bought, lent, reserve, spend_credit, expire
     job: str = ""
-    lease: str = ""
+    lease: str = ""  # bought: the node
+    reservation: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +50,8 @@ class Unposted(Charge):
     pool: Pool
     sellers: tuple[tuple[str, int], ...]  # whose GPUs it holds: account, GPUs
     requeue: bool = False
+    reservation: str = ""
+    lent: dict[str, int] = field(default_factory=dict)  # what its pool's reservations had come to at first
 
 
 class Ledger:
@@ -57,9 +68,12 @@ class Ledger:
         self._jobs: dict[str, Job] = {}
         self._nodes: dict[str, tuple[Pool, str]] = {}  # node -> its pool, and who earns what it earns
         self._lines: dict[Pool, PriceLine] = {}
-        self._budgets: set[str] = set()  # tenants with a hard budget
-        self._of_budget: set[str] = set()  # jobs whose hold was taken from their tenant's budget
+        self._purses = Purses()
         self._cancelled: set[str] = set()
+        self._cloud = Cloud()  # nodes that providers made: what the operator owes for them
+        self.reservations = Reservations()
+        self.lent_microusd: dict[str, int] = {}  # by reservation, what it has earned for its owner
+        self._lent: dict[Pool, LentLine] = {}
 
     @property
     def rounding(self) -> int:
@@ -78,8 +92,8 @@ class Ledger:
                 self._submit(event.tasks(), at_s=event.at_s)
             case events.LeaseGranted():
                 self._grant(event)
-            case events.LeaseStarted(lease=lease, at_s=at_s):
-                self.unposted[lease].started_s = at_s
+            case events.LeaseStarted():
+                self._start(event)
             case events.LeaseEnding(lease=lease, requeue=requeue):
                 self.unposted[lease].requeue = requeue
             case events.LeaseEnded():
@@ -89,19 +103,30 @@ class Ledger:
             case events.CancelRequested(job=name, at_s=at_s) | events.JobSkipped(job=name, at_s=at_s):
                 self._cancelled.add(name)
                 if all(charge.job.job != name for charge in self.unposted.values()):
-                    self._void(at_s, self._jobs[name])
-            case events.BudgetSet():
-                self._budget(event)
-            case events.CreditGranted(tenant=tenant, microusd=microusd, at_s=at_s):
-                self._move("operator:credits", self._purse(tenant), microusd, at_s=at_s, kind="credit")
+                    self._carry_out(self._purses.over(self._jobs[name]), at_s=at_s)
+            case events.BudgetSet() | events.BudgetsRenewed() | events.CreditGranted():
+                self._carry_out(self._fill(event), at_s=event.at_s)
             case _:
-                pass  # what moves no money
+                self._reserve(event)
+                self._buy(event)
+
+    def _buy(self, event: Event) -> None:
+        """What the operator owes a provider is posted once the node is gone. Other events move no money."""
+        if type(event) in CLOUD:
+            self._cloud.apply(event)
+        if isinstance(event, events.NodeGone):
+            machine = self._cloud.gone[event.node]
+            cost = machine.cost_microusd(event.at_s)
+            if cost:
+                provider = f"provider:{machine.offer.provider}"
+                self._move(
+                    "operator:bought", provider, cost, at_s=event.at_s, kind="bought", lease=event.node
+                )
 
     def forget(self, job: str) -> int:
         """Drop what is kept about a job that is over, and say what it cost: its transfers are history."""
         self._jobs.pop(job, None)
         self._cancelled.discard(job)
-        self._of_budget.discard(job)
         hold = f"hold:{job}"
         if not self.balance(hold):
             self.balances.pop(hold, None)
@@ -114,13 +139,7 @@ class Ledger:
     def _submit(self, jobs: Sequence[Job], *, at_s: int) -> None:
         for job in jobs:
             self._jobs[job.job] = job
-            if job.budget_microusd is None:
-                continue
-            purse, hold = self._purse(job.tenant), job.budget_microusd
-            if job.tenant in self._budgets:
-                hold = min(hold, self.balance(purse))
-                self._of_budget.add(job.job)
-            self._move(purse, _hold(job), hold, at_s=at_s, kind="hold", job=job.job)
+            self._carry_out(self._purses.submitted(job), at_s=at_s)
 
     def _grant(self, event: events.LeaseGranted) -> None:
         pool, job = self._nodes[event.node][0], self._jobs[event.job]
@@ -137,53 +156,125 @@ class Ledger:
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             granted_s=event.at_s,
             microusd_per_gib=event.microusd_per_gib,
-            line=self._lines.get(pool),
+            line=None if event.reservation else self._lines.get(pool),
+            reservation=event.reservation,
         )
+        if event.reservation:
+            self.reservations.apply(event)
+
+    def _start(self, event: events.LeaseStarted) -> None:
+        charge = self.unposted[event.lease]
+        charge.started_s = event.at_s
+        if charge.pool in self._lent:
+            charge.lent = dict(self._lent[charge.pool].advance(event.at_s))
 
     def _price(self, event: events.PoolPriced) -> None:
         unposted = self.unposted.values()
-        here = (charge for charge in unposted if charge.pool == event.pool)
+        here = (charge for charge in unposted if charge.pool == event.pool and not charge.reservation)
         change_price(self._lines, event, here=here, everywhere=unposted)
+        if event.pool in self._lent:
+            self._lent[event.pool].set_price(event)
 
-    def _budget(self, event: events.BudgetSet) -> None:
-        """Set aside what the tenant may spend, or give back what is left of it."""
-        tenant, budget = f"tenant:{event.tenant}", f"budget:{event.tenant}"
-        more = (event.microusd or 0) - self.balance(budget)
-        if more >= 0:
-            self._move(tenant, budget, more, at_s=event.at_s, kind="hold")
-        else:
-            self._move(budget, tenant, -more, at_s=event.at_s, kind="void")
-        if event.microusd is None:
-            self._budgets.discard(event.tenant)
-            self.balances.pop(budget, None)
-        else:
-            self._budgets.add(event.tenant)
-
-    def _purse(self, tenant: str) -> str:
-        """Where a tenant's money is taken from."""
-        return f"budget:{tenant}" if tenant in self._budgets else f"tenant:{tenant}"
+    def _fill(self, event: events.BudgetSet | events.BudgetsRenewed | events.CreditGranted) -> list[Move]:
+        """What setting or renewing budgets, or a credit, puts into purses and takes out of them."""
+        if isinstance(event, events.CreditGranted):
+            return self._purses.credit(event.tenant, event.microusd)
+        if isinstance(event, events.BudgetSet):
+            return self._purses.set(event)
+        running = (
+            Running(name, each.job, each.cost_microusd(event.since_s))
+            for name, each in self.unposted.items()
+            if each.runs_at(event.since_s)
+        )
+        return self._purses.renewed(event, running)
 
     def _post(self, event: events.LeaseEnded) -> None:
         charge = self.unposted.pop(event.lease)
         charge.close(event.at_s, moved_bytes=event.moved_bytes)
         job = charge.job
         owed, remainder = divmod(charge.owed(event.at_s), PARTS)
-        has_limit = job.budget_microusd is not None or job.tenant in self._budgets
-        payer = self._purse(job.tenant) if job.budget_microusd is None else _hold(job)
         # A hard budget is never crossed: what a stop's grace period runs over it is the operator's.
-        paid = min(owed, self.balance(payer)) if has_limit else owed
-        parts = (("post", payer, paid), ("overrun", "operator:overrun", owed - paid))
-        for kind, source, microusd in parts:
-            for seller, share in _split(microusd, charge.sellers):
-                if share or kind == "post":
-                    self._move(
-                        source, seller, share, at_s=event.at_s, kind=kind, job=job.job, lease=event.lease
-                    )
+        parts = self._purses.pay(job, event.lease, owed)
+        paid = sum(microusd for source, microusd in parts if source != OVERRUN)
+        if not paid:  # it is on the bill all the same
+            parts = [(f"tenant:{job.tenant}", 0), *parts]
+        for source, seller, share in _split(parts, charge.sellers):
+            if share or source != OVERRUN:
+                kind = "overrun" if source == OVERRUN else "post"
+                self._carry_out([Move(source, seller, share, kind, job.job, event.lease)], at_s=event.at_s)
+        self._carry_out(self._purses.settled(event.lease), at_s=event.at_s)
         self._round(charge.sellers[0][0], remainder, event)
+        if charge.reservation:
+            self.reservations.apply(event)
+        elif charge.pool in self._lent:
+            self._share(charge, event, most=owed)
         self.spent_microusd[job.job] = self.spent_microusd.get(job.job, 0) + paid
         self.spent_by_tenant[job.tenant] = self.spent_by_tenant.get(job.tenant, 0) + paid
         if not (charge.requeue or event.requeue) or job.job in self._cancelled:
-            self._void(event.at_s, job)
+            self._carry_out(self._purses.over(job), at_s=event.at_s)
+
+    def _share(self, charge: Unposted, event: events.LeaseEnded, *, most: int) -> None:
+        """Of what a borrower pays, the owners' part goes from the site to those whose GPUs are lent."""
+        sums = self._lent[charge.pool].advance(event.at_s)
+        for name, total in sums.items() if charge.started_s is not None else ():
+            found = self.reservations.find(name)
+            if found is None or found.tenant == charge.job.tenant:  # nobody earns by its own bids
+                continue
+            since = total - charge.lent.get(name, 0)
+            owners = min(most, earned(since, gpus=charge.size, share_permille=found.share_permille))
+            most -= owners
+            if owners:
+                site, seller = f"site:{charge.pool.site}", f"seller:{found.tenant}"
+                self._move(
+                    site, seller, owners, at_s=event.at_s, kind="lent", lease=event.lease, reservation=name
+                )
+                self.lent_microusd[name] = self.lent_microusd.get(name, 0) + owners
+
+    def _reserve(self, event: Event) -> None:
+        if not isinstance(event, RESERVING):
+            return  # what moves no money
+        for moved in self.reservations.apply(event):
+            at_s, kind, name = event.at_s, moved.kind, moved.reservation
+            for source, target, microusd in self._accounts(moved):
+                self._move(source, target, microusd, at_s=at_s, kind=kind, reservation=name)
+            if moved.kind == "post":
+                self.balances.pop(f"reservation:{name}")
+                self.spent_by_tenant[moved.tenant] = (
+                    self.spent_by_tenant.get(moved.tenant, 0) + moved.microusd
+                )
+        self._lend(event)
+
+    def _lend(self, event: Event) -> None:
+        """What is lent has changed, or until when."""
+        held = self.reservations
+        if isinstance(event, events.ReservedLent):
+            line = self._lent.get(event.pool)
+            if line is None:
+                price = self._lines[event.pool].last.microusd_per_gpu_hour if event.pool in self._lines else 0
+                line = self._lent[event.pool] = LentLine(at_s=event.at_s, price=price)
+            line.forget(held.find)
+            line.lend(event, held.by_name)
+            return
+        name = getattr(event, "reservation", "")
+        found = held.find(name)
+        if found is not None and found.pool in self._lent:
+            self._lent[found.pool].change(name, held.by_name.get(name), at_s=event.at_s)
+
+    def _accounts(self, moved: Moved) -> list[tuple[str, str, int]]:
+        """Where it is taken from, where it goes, and how much."""
+        paid, credit, microusd = f"reservation:{moved.reservation}", f"credit:{moved.tenant}", moved.microusd
+        match moved.kind:
+            case "reserve":
+                parts = self._purses.reserve(moved.tenant, microusd) if microusd else []
+                return [(source, paid, part) for source, part in parts]
+            case "spend_credit":
+                return [(credit, paid, microusd)]
+            case "credit":
+                return [(paid, credit, microusd)]
+            case "post":
+                return [(paid, f"site:{moved.site}", microusd)]
+            case "expire":
+                return [(credit, "operator:credits", microusd)]
 
     def _round(self, seller: str, remainder: int, event: events.LeaseEnded) -> None:
         """Bills are rounded down; the seller gets its due all the same, as soon as it is a micro-dollar."""
@@ -191,38 +282,52 @@ class Ledger:
         if due:
             self._move("rounding", seller, due, at_s=event.at_s, kind="rounding", lease=event.lease)
 
-    def _void(self, at_s: int, job: Job) -> None:
-        rest = self.balance(_hold(job))
-        if rest:
-            purse = self._purse(job.tenant) if job.job in self._of_budget else f"tenant:{job.tenant}"
-            self._move(_hold(job), purse, rest, at_s=at_s, kind="void", job=job.job)
+    def _carry_out(self, moves: Iterable[Move], *, at_s: int) -> None:
+        for move in moves:
+            self._move(**move._asdict(), at_s=at_s)
 
     def _move(
-        self, source: str, target: str, microusd: int, *, at_s: int, kind: str, job: str = "", lease: str = ""
+        self,
+        source: str,
+        target: str,
+        microusd: int,
+        *,
+        at_s: int,
+        kind: str,
+        job: str = "",
+        lease: str = "",
+        reservation: str = "",
     ) -> None:
         assert microusd >= 0, "money moves forward; a refund is a transfer the other way"
         self.balances[source] = self.balance(source) - microusd
         self.balances[target] = self.balance(target) + microusd
-        if source.startswith("hold:") and not self.balances[source]:
+        if source.startswith(("hold:", "due:")) and not self.balances[source]:
             del self.balances[source]  # closed: there is one for every job that ever had a budget
         self.transfers.append(
             Transfer(
-                at_s=at_s, source=source, target=target, microusd=microusd, kind=kind, job=job, lease=lease
+                at_s=at_s,
+                source=source,
+                target=target,
+                microusd=microusd,
+                kind=kind,
+                job=job,
+                lease=lease,
+                reservation=reservation,
             )
         )
 
 
-def _split(microusd: int, sellers: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Shares by GPUs held that add up to the sum, to the micro-dollar."""
-    sellers = list(sellers)
+def _split(
+    parts: Sequence[tuple[str, int]], sellers: Sequence[tuple[str, int]]
+) -> Iterator[tuple[str, str, int]]:
+    """(payer, seller, share) by GPUs held, to the micro-dollar: however many pay, a seller gets the same."""
     gpus = sum(n for _, n in sellers) or 1
-    before = seen = 0
-    for seller, n in sellers:
-        seen += n
-        upto = microusd * seen // gpus if seen < gpus else microusd
-        yield seller, upto - before
-        before = upto
-
-
-def _hold(job: Job) -> str:
-    return f"hold:{job.job}"
+    due = 0
+    for payer, microusd in parts:
+        seen = given = 0
+        for seller, n in sellers:
+            seen += n
+            upto = (due + microusd) * seen // gpus - due * seen // gpus if seen < gpus else microusd
+            yield payer, seller, upto - given
+            given = upto
+        due += microusd

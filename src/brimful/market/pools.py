@@ -13,11 +13,26 @@ from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Sentence, say
 from brimful.market.bid import Bid, Step, preset_limit
 from brimful.market.spot import Terms
+from brimful.units import DAY_S
 
 # What a class is a multiple of where a pool has no price of its own. Never the price itself: bids that follow
 # the price and a price that follows the bids would chase each other upwards.
 LEAST_REFERENCE = 10_000  # a cent
-_BOUGHT = ("on_demand", "spot")  # tiers that cost their price when they are used, and nothing before
+BOUGHT = ("on_demand", "spot")  # tiers that cost their price when they are used, and nothing before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveTerms:
+    """What the operator sells on. Part of every contract, so that a change does not touch those that run."""
+
+    longest_hours: int = 14 * 24
+    ahead_s: int = 28 * DAY_S  # how far ahead a window may begin
+    premium_permille: int = 200  # above spot: for GPUs that are sure, and for the two ways back
+    pause_permille: int = 250  # of the unit price
+    return_permille: int = 500
+    share_permille: int = 750  # of what lent GPUs earn, for their owner
+    idle_s: int = 900
+    credit_s: int = 182 * DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +42,7 @@ class Market:
     pools: tuple[str, ...] = ("all",)  # sites, GPU types, tiers, or `all`
     terms: Terms = field(default_factory=Terms)
     bonus_percent: int = 25
+    reserve: ReserveTerms = field(default_factory=ReserveTerms)
 
     def covers(self, pool: Pool) -> bool:
         return "all" in self.pools or not {pool.site, pool.gpu, pool.tier}.isdisjoint(self.pools)
@@ -56,7 +72,7 @@ def limit_of(job: Job, *, floor: int) -> int:
     return preset_limit(job.priority, price=max(floor, LEAST_REFERENCE))
 
 
-def bid_of(state: JobState, *, floor: int, running: bool, now_s: int) -> Bid:
+def bid_of(state: JobState, *, floor: int, running: bool, now_s: int, loss_s: int = 0) -> Bid:
     """Its age is its place in the log, which it keeps when it is preempted and comes back."""
     job = state.job
     left_s = None if running else state.remaining_s(now_s)
@@ -69,6 +85,7 @@ def bid_of(state: JobState, *, floor: int, running: bool, now_s: int) -> Bid:
         running=running,
         owner=job.tenant,
         expected_s=None if left_s is None else int(left_s) + job.checkpoint_cost_s,
+        loss_s=loss_s,
     )
 
 
@@ -79,7 +96,7 @@ def floor_of(nodes: Iterable[Node]) -> int:
 
 def supply_of(pool: Pool, nodes: Sequence[Node]) -> tuple[Step, ...]:
     """One step per seller, all at the floor: which node a winner gets is the scheduler's to say."""
-    floor, bought = floor_of(nodes), pool.tier in _BOUGHT
+    floor, bought = floor_of(nodes), pool.tier in BOUGHT
     gpus: dict[str, int] = {}
     for node in nodes:
         gpus[node.owner] = gpus.get(node.owner, 0) + node.good_gpus

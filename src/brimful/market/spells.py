@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, log
+from statistics import fmean
 
 from brimful.units import HOUR_S
 
@@ -20,7 +21,9 @@ PRIOR_HOURS = (
     (0.7, 1.0, 1.7, 3.0, 7.0, 10.0, 25.0),  # there
 )
 PRIOR_SPELLS = 2.0  # its weight
+ROUND_HOURS = (0.5, 1.0, 2.0, 3.0, 6.0, 10.0, 20.0)  # the same for anything, where a record shows nothing
 _N = len(AGES_S)
+Hours = Sequence[Sequence[float]]  # by state (away, there) and age
 
 
 def age_of(age_s: float) -> int:
@@ -62,6 +65,14 @@ class Spells:
         """Of spot, at any age."""
         return sum(self.ends[True]) / sum(self.hours[True])
 
+    @classmethod
+    def before(cls, prior: Hours | None) -> Spells:
+        """Nothing was seen yet, and this is believed; None: nothing is."""
+        if prior is None:
+            return cls([[0.0] * _N for _ in range(2)], [[0.0] * _N for _ in range(2)])
+        hours = [[PRIOR_SPELLS * each for each in row] for row in prior]
+        return cls(hours, [[PRIOR_SPELLS] * _N for _ in range(2)])
+
     def copy(self) -> Spells:
         return Spells([list(row) for row in self.hours], [list(row) for row in self.ends])
 
@@ -90,3 +101,16 @@ def spells_of(changes: Sequence[int], *, until_s: int) -> Spells:
                 is_up=i % 2 == 0, age_s=AGES_S[age], seconds=upto_s - AGES_S[age], ended=ended and last
             )
     return spells
+
+
+def prior_of(records: Sequence[Spells]) -> Hours:
+    """What to believe of capacity that nobody has watched: at each age the geometric mean over these records.
+
+    Each was counted with nothing believed before, and leans on a round guess with the weight of one spell.
+    """
+
+    def mean(is_up: bool, age: int) -> float:
+        seen = [(each.hours[is_up][age], each.ends[is_up][age]) for each in records]
+        return exp(fmean(log((hours + ROUND_HOURS[age]) / (ends + 1.0)) for hours, ends in seen))
+
+    return [[mean(is_up, age) for age in range(_N)] for is_up in (False, True)]

@@ -24,8 +24,9 @@ class Terms:
     """What the operator promises."""
 
     notice_s: int = 300
-    period_s: int = 120  # how often the billed price may rise, and the market is looked at for sure
-    rise_permille: int = 3  # and by how much each time: 9 % an hour
+    period_s: int = 120  # how often the billed price may move, and the market is looked at for sure
+    step_permille: int = 95  # and by how much at most each time
+    smooth_s: int = 3600  # of the whole pool's time the bill is an average of the clearing price
     max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
     drain_s: int = 600  # so long before it is due, what becomes free is kept for it
 
@@ -36,6 +37,9 @@ class PoolState:
 
     at_s: int = 0
     billed: int | None = None  # micro-dollars per GPU-hour
+    cleared: int = 0  # what the pool cleared at then
+    used: int = 0  # GPUs held since then
+    owed: int = 0  # micro-dollars per hour x GPU-seconds that the bill is behind the average
     held: Mapping[str, int] = field(default_factory=dict)  # bid -> GPUs
     notices: Mapping[str, int] = field(default_factory=dict)  # bid -> when its notice ends
     blocked_s: Mapping[str, int] = field(
@@ -60,18 +64,41 @@ class Round:
     look_again_s: int | None = None  # when time alone may change something
 
 
-def billed_price(
-    previous: int | None, raw: int, *, lowest_limit: int | None, floor: int, rise_permille: int
-) -> int:
-    """One price for all who hold GPUs: falls at once, rises slowly, above no holder's limit, below no ask
-    in use.
+def priced(
+    state: PoolState, cleared: Cleared, *, now_s: int, units: int, lowest_limit: int | None, terms: Terms
+) -> PoolState:
+    """The pool from now on, with one price for all who hold GPUs and what that is behind the average.
+
+    The bill is the average of the clearing price over the last `smooth_s` of the whole pool's GPU time. A
+    move is at most `step_permille`, at most once a period, above no holder's limit and below no ask in use;
+    the bill rises only while the pool clears above it. What this keeps it from billing is owed, and billed
+    later. So at any time
+
+        cleared - billed so far = units x smooth_s x (bill now - bill at first) + owed
+
+    Everything else is smoothing in time, not a discount.
     """
-    price = raw
-    if previous is not None:
-        price = min(raw, previous + -(-max(previous, _LEAST) * rise_permille // 1000))
-    if lowest_limit is not None:
-        price = min(price, lowest_limit)
-    return max(price, floor) if lowest_limit is None else max(price, min(floor, lowest_limit))
+    first = _between(cleared.price, lowest_limit, cleared.floor)
+    before = price = first if state.billed is None else state.billed
+    owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
+    whole = max(1, units) * terms.smooth_s
+    if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
+        step = -(-max(before, _LEAST) * terms.step_permille // 1000)
+        price = min(before + owed // whole, before + step, max(cleared.price, before))
+        price = max(price, before - step)
+    price = _between(price, lowest_limit, cleared.floor)
+    return replace(
+        state,
+        at_s=now_s,
+        billed=price,
+        cleared=cleared.price,
+        used=sum(state.held.values()),
+        owed=owed - (price - before) * whole,
+    )
+
+
+def _between(price: int, lowest_limit: int | None, floor: int) -> int:
+    return max(price, floor) if lowest_limit is None else min(max(price, floor), lowest_limit)
 
 
 def next_round(
@@ -119,22 +146,16 @@ def next_round(
     if drain in held:
         drain = None
     blocked_s, blocked = _blocked(state, cleared, held, now_s=now_s)
-    may_rise = now_s // terms.period_s > state.at_s // terms.period_s  # once in each, however often we look
-    billed = billed_price(
-        state.billed,
-        cleared.price,
-        lowest_limit=min([*limits, *(bids[name].limit for name in starts)], default=None),
-        floor=cleared.floor,
-        rise_permille=terms.rise_permille if may_rise else 0,
-    )
-    is_moving = bool(blocked_s) or billed < cleared.price
+    lowest = min([*limits, *(bids[name].limit for name in starts)], default=None)
+    after = replace(state, held=held, notices=notices, blocked_s=blocked_s, drain=drain)
+    after = priced(after, cleared, now_s=now_s, units=book.units, lowest_limit=lowest, terms=terms)
+    assert after.billed is not None
+    is_moving = bool(blocked_s) or after.billed != cleared.price or after.owed < 0
     periods = [(now_s // terms.period_s + 1) * terms.period_s] if is_moving else []
     return Round(
-        state=PoolState(
-            at_s=now_s, billed=billed, held=held, notices=notices, blocked_s=blocked_s, drain=drain
-        ),
+        state=after,
         cleared=cleared,
-        billed=billed,
+        billed=after.billed,
         starts=starts,
         notices=tuple(given),
         restored=tuple(restored),

@@ -1,0 +1,274 @@
+"""Reservations by themselves: what they cost, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused
+from brimful.fleet.events import (
+    BudgetSet,
+    CreditsExpired,
+    Event,
+    NodeJoined,
+    PoolPriced,
+    ReservationEnded,
+    from_record,
+    to_record,
+)
+from brimful.fleet.node import Node, Pool, Tier
+from brimful.fleet.state import Fleet
+from brimful.market.invoice import Invoices
+from brimful.market.ledger import Ledger
+from brimful.market.pools import Market
+from brimful.market.reservation import buy, extend, give_back, pause, quote, quote_extension, resume
+from brimful.units import HOUR_S
+
+USD = 1_000_000
+POOL = Pool("here", "h100")
+MARKET = Market()
+UNIT = 1_200_000  # the floor of a dollar and the premium
+
+
+class Books:
+    """A fleet and a ledger that see the same log."""
+
+    def __init__(self, *, gpus: int = 8, owner: str = "", tier: Tier = "owned") -> None:
+        self.fleet, self.ledger, self.log = Fleet(), Ledger(), list[Event]()
+        node = Node(
+            site="here",
+            node="n",
+            gpu="h100",
+            gpus=gpus,
+            microusd_per_gpu_hour=USD,
+            declared=True,
+            owner=owner,
+            tier=tier,
+        )
+        self.write(NodeJoined.of(node, at_s=0))
+
+    def write(self, *events: Event) -> None:
+        for event in events:
+            again = from_record(*to_record(event))
+            self.log.append(again)
+            self.fleet.apply(again)
+            self.ledger.apply(again)
+            assert sum(self.ledger.balances.values()) == 0
+            assert self.fleet.reservations == self.ledger.reservations
+
+    def buy(self, *, gpus: int = 4, hours: int = 10, now_s: int = 0, start_s: int | None = None) -> str:
+        offered = quote(self.fleet, MARKET, POOL, gpus=gpus, hours=hours, now_s=now_s, start_s=start_s)
+        bought = buy(self.fleet, offered, MARKET.reserve, tenant="ann", now_s=now_s)
+        self.write(bought)
+        return bought.reservation
+
+    def pause(self, name: str, *, at_s: int, gpus: int | None = None) -> None:
+        self.write(pause(self.fleet, name, gpus=gpus, now_s=at_s))
+
+    def resume(self, name: str, *, at_s: int, gpus: int | None = None) -> None:
+        self.write(resume(self.fleet, name, gpus=gpus, now_s=at_s))
+
+    def give_back(self, name: str, *, at_s: int, gpus: int | None = None) -> None:
+        self.write(give_back(self.fleet, name, gpus=gpus, now_s=at_s))
+
+    def credit(self) -> int:
+        return self.ledger.balance("credit:ann")
+
+
+def refusal(act: object, *, code: str, kind: type[BrimfulError] = Refused) -> None:
+    assert callable(act)
+    with pytest.raises(kind) as caught:
+        act()
+    assert caught.value.code == code or str(caught.value.said.as_dict()["code"]) == code
+
+
+def test_a_window_is_paid_up_front_and_posted_when_it_is_over() -> None:
+    books = Books()
+    books.write(BudgetSet(at_s=0, tenant="ann", microusd=100 * USD))
+    name = books.buy(gpus=4, hours=10)
+    assert books.ledger.balance(f"reservation:{name}") == UNIT * 40 == 48 * USD
+    assert books.fleet.purses.budgets["ann"].left_microusd == books.ledger.balance("budget:ann") == 52 * USD
+    books.write(ReservationEnded(at_s=10 * HOUR_S, reservation=name))
+    assert books.ledger.balance("site:here") == 48 * USD
+    assert f"reservation:{name}" not in books.ledger.balances
+    assert books.ledger.spent_by_tenant == {"ann": 48 * USD}
+
+
+def test_a_window_that_is_over_is_on_the_invoice_and_says_what_was_idle() -> None:
+    books, invoices = Books(), Invoices()
+    name = books.buy(gpus=4, hours=10)
+    books.give_back(name, at_s=5 * HOUR_S, gpus=2)
+    books.write(ReservationEnded(at_s=10 * HOUR_S, reservation=name))
+    for event in books.log:
+        invoices.apply(event)
+    (line,) = invoices.lines
+    assert (line.team, line.job, line.gpu_s) == ("ann", name, 30 * HOUR_S)
+    assert line.microusd == line.idle_microusd == 40 * UNIT - 10 * UNIT // 2
+    assert line.microusd == books.ledger.balance("site:here")
+
+
+def test_a_pause_of_an_hour_earns_and_a_shorter_one_does_not() -> None:
+    books = Books()
+    name = books.buy()
+    books.pause(name, at_s=0)
+    books.resume(name, at_s=HOUR_S - 1)
+    assert books.credit() == 0
+    books.pause(name, at_s=2 * HOUR_S, gpus=2)
+    books.resume(name, at_s=3 * HOUR_S)
+    assert books.credit() == UNIT // 4 * 2  # a quarter of the price, two GPUs, an hour
+
+
+def test_the_newest_pause_ends_first_and_nothing_is_credited_beyond_the_window() -> None:
+    books = Books()
+    name = books.buy(gpus=2, hours=4)
+    books.pause(name, at_s=0, gpus=1)
+    books.pause(name, at_s=2 * HOUR_S, gpus=1)
+    books.resume(name, at_s=int(2.5 * HOUR_S), gpus=1)
+    assert books.credit() == 0, "that one was paused for half an hour"
+    books.write(ReservationEnded(at_s=9 * HOUR_S, reservation=name))  # nobody looked for five hours
+    assert books.credit() == UNIT // 4 * 4
+
+
+def test_a_return_gives_more_for_the_rest_and_no_hour_is_credited_twice() -> None:
+    books = Books()
+    name = books.buy(gpus=4, hours=10)
+    books.pause(name, at_s=0)
+    books.give_back(name, at_s=4 * HOUR_S, gpus=3)
+    assert books.credit() == 3 * (UNIT // 4 * 4 + UNIT // 2 * 6)
+    books.give_back(name, at_s=6 * HOUR_S)
+    assert books.credit() == 3 * (UNIT // 4 * 4 + UNIT // 2 * 6) + UNIT // 4 * 6 + UNIT // 2 * 4
+    assert name not in books.fleet.reservations.by_name, "nothing is left of it"
+    assert books.credit() + books.ledger.balance("site:here") == UNIT * 40
+    refusal(lambda: books.give_back(name, at_s=6 * HOUR_S), code="market.no_reservation", kind=NotFound)
+
+
+def test_credits_pay_for_the_next_window_first_and_expire() -> None:
+    books = Books()
+    books.write(BudgetSet(at_s=0, tenant="ann", microusd=12 * USD))
+    name = books.buy(gpus=1, hours=10)
+    books.give_back(name, at_s=0)
+    assert books.credit() == 6 * USD
+    second = books.buy(gpus=1, hours=4)  # 4.80, all of it out of credit
+    assert (books.credit(), books.fleet.purses.budgets["ann"].left_microusd) == (1_200_000, 0)
+    assert books.ledger.balance(f"reservation:{second}") == 4_800_000
+    late_s = MARKET.reserve.credit_s
+    refusal(lambda: books.buy(gpus=1, hours=1, now_s=late_s), code="budget_too_small")
+    books.write(CreditsExpired(at_s=late_s, tenant="ann"))
+    assert (books.credit(), books.ledger.balance("operator:credits")) == (0, 1_200_000)
+    assert not books.fleet.reservations.credits
+
+
+def test_an_extension_costs_the_price_of_now_and_only_its_own_hours() -> None:
+    books = Books()
+    name = books.buy(gpus=2, hours=2)
+    books.give_back(name, at_s=0, gpus=1)
+    dearer = PoolPriced(
+        at_s=0,
+        **POOL._asdict(),
+        microusd_per_gpu_hour=2 * USD,
+        cleared_microusd_per_gpu_hour=2 * USD,
+        held=0,
+        wanted=0,
+        gpus=8,
+    )
+    books.write(dearer)
+    offered = quote_extension(books.fleet, MARKET, name, hours=3, now_s=HOUR_S)
+    assert (offered.gpus, offered.microusd_per_gpu_hour, offered.end_s) == (1, 2 * UNIT, 5 * HOUR_S)
+    before = books.credit()
+    bought = extend(books.fleet, name, offered, now_s=HOUR_S)
+    books.write(bought)
+    assert bought.paid_microusd == 6 * UNIT
+    assert bought.credit_microusd == before
+    books.pause(name, at_s=HOUR_S)
+    books.write(ReservationEnded(at_s=5 * HOUR_S, reservation=name))
+    assert books.credit() == UNIT // 4 + 3 * (2 * UNIT // 4), "each hour at the price it was bought for"
+
+
+def test_a_window_across_the_change_of_clocks_has_as_many_hours_as_were_paid() -> None:
+    """Hours are counted in UTC: a night in which the clocks change is neither shorter nor longer."""
+    books, start_s = Books(), 1_792_886_400  # 2026-10-24 22:00 in Paris; the clocks go back at night
+    name = books.buy(gpus=1, hours=12, now_s=start_s)
+    books.pause(name, at_s=start_s)
+    books.write(ReservationEnded(at_s=start_s + 12 * HOUR_S, reservation=name))
+    assert books.credit() == 12 * (UNIT // 4)
+
+
+def test_a_clock_that_is_set_back_earns_nothing() -> None:
+    books = Books()
+    name = books.buy(now_s=10 * HOUR_S)
+    books.pause(name, at_s=12 * HOUR_S)
+    books.resume(name, at_s=11 * HOUR_S)
+    books.pause(name, at_s=11 * HOUR_S)
+    books.resume(name, at_s=12 * HOUR_S + 1800)
+    assert books.credit() == 0
+    found = books.fleet.reservations.by_name[name]
+    assert (found.idle_gpu_s, found.paused_gpu_s) == (4 * 2 * HOUR_S, 4 * 1800)
+
+
+def test_no_more_is_sold_than_there_is_at_any_moment() -> None:
+    books = Books(gpus=8)
+    books.buy(gpus=4, hours=4, start_s=2 * HOUR_S)
+    books.buy(gpus=4, hours=4, start_s=5 * HOUR_S)
+    refusal(lambda: books.buy(gpus=1, hours=10), code="not_enough_gpus")  # from 5 to 6 all are sold
+    books.buy(gpus=4, hours=5)
+    books.buy(gpus=4, hours=2)
+    refusal(lambda: books.buy(gpus=1, hours=1), code="not_enough_gpus")
+
+
+@pytest.mark.parametrize(("gpus", "hours"), [(0, 1), (-1, 1), (1, 0), (1, -5)])
+def test_a_window_of_nothing_is_refused(gpus: int, hours: int) -> None:
+    refusal(lambda: Books().buy(gpus=gpus, hours=hours), code="market.reserve_counts", kind=BadInput)
+
+
+def test_what_cannot_be_reserved_is_refused_with_its_reason() -> None:
+    books = Books()
+    refusal(lambda: books.buy(hours=337), code="too_long")
+    refusal(lambda: books.buy(start_s=10**9), code="too_far_ahead")
+    for sold, market in ((Books(owner="eve"), MARKET), (Books(tier="spot"), MARKET)):
+        pool = next(iter(sold.fleet.capacity.pools))
+        code = "not_reservable"
+        refusal(lambda s=sold, m=market, p=pool: quote(s.fleet, m, p, gpus=1, hours=1, now_s=0), code=code)
+    refusal(lambda: quote(books.fleet, None, POOL, gpus=1, hours=1, now_s=0), code="queue_pool")
+    nowhere = Pool("here", "a100")
+    kind, code = NotFound, "market.reserve_no_pool"
+    refusal(lambda: quote(books.fleet, MARKET, nowhere, gpus=1, hours=1, now_s=0), code=code, kind=kind)
+
+
+def test_a_quote_that_moved_charges_nobody() -> None:
+    books = Books()
+    offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=0)
+    refusal(
+        lambda: buy(books.fleet, offered, MARKET.reserve, tenant="ann", now_s=0, at_most=UNIT - 1),
+        code="price_moved",
+    )
+
+
+def test_more_than_is_paused_is_not_resumed_and_more_than_is_unused_not_paused() -> None:
+    books = Books()
+    name = books.buy(gpus=4)
+    books.pause(name, at_s=0, gpus=3)
+    refusal(lambda: books.pause(name, at_s=0, gpus=2), code="reserve_in_use")
+    refusal(lambda: books.resume(name, at_s=0, gpus=4), code="reserve_not_paused")
+    refusal(lambda: books.give_back(name, at_s=0, gpus=5), code="reserve_in_use")
+    refusal(lambda: books.pause(name, at_s=0, gpus=-1), code="market.reserve_counts", kind=BadInput)
+    refusal(lambda: books.pause(name, at_s=11 * HOUR_S), code="market.no_reservation", kind=NotFound)
+
+
+def test_the_price_is_that_of_the_last_week_and_at_least_the_floor() -> None:
+    books = Books()
+
+    def priced(at_s: int, usd: int) -> PoolPriced:
+        price = usd * USD
+        return PoolPriced(
+            at_s=at_s,
+            **POOL._asdict(),
+            microusd_per_gpu_hour=price,
+            cleared_microusd_per_gpu_hour=price,
+            held=0,
+            wanted=0,
+            gpus=8,
+        )
+
+    books.write(priced(0, 9), priced(7 * 86400, 2), priced(10 * 86400, 4))
+    now_s = 14 * 86400
+    offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=now_s)
+    assert offered.microusd_per_gpu_hour == 3_771_429  # (3 days at 2 and 4 at 4) / 7, and a fifth
