@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.fleet.events import LeaseEnded, LeaseEnding
+from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseStarted
 from brimful.fleet.lease import JobState
 from brimful.language import verbatim
+from brimful.scheduler.decide import decide
+from brimful.scheduler.ordering import first_waiting
 from brimful.scheduler.placing.assign import (
     ROOM_FOR_ALL,
     ROUNDS,
@@ -20,7 +23,8 @@ from brimful.scheduler.placing.assign import (
     _trade,
     _Want,
 )
-from tests.builders import a_fleet, a_job
+from brimful.scheduler.policies import POLICIES
+from tests.builders import AFleet, a_fleet, a_job, a_node
 
 NOBODY = JobState(
     job=a_job("nobody"), serial=0, shape=0, phase="waiting", submitted_s=0, leases=[]
@@ -74,3 +78,60 @@ def test_what_a_job_has_had_of_each_type_is_what_its_leases_say() -> None:
 
     assert state.run_s_on == {lease.gpu: 500}
     assert sum(state.run_s_on.values()) == state.run_s
+
+
+RATES = (("new", 1.0), ("old", 0.25))
+REVIEW_S = 6000  # on the grid of reviews
+
+
+def _mixed() -> AFleet:
+    return AFleet([a_node("node-new", gpus=2, gpu="new"), a_node("node-old", gpus=2, gpu="old")])
+
+
+def test_a_review_looks_at_the_first_of_those_who_wait_and_not_at_all() -> None:
+    fleet = _mixed().waiting(*[a_job(f"{i}", rates=RATES, predicted_work_s=1000.0 - i) for i in range(50)])
+
+    looked_at = [each.job.job for each in first_waiting(fleet.fleet, POLICIES["brim"], gpus=8, now_s=0)]
+
+    assert looked_at == [f"{49 - i}" for i in range(9)]
+
+
+def test_what_a_review_settled_is_carried_out_once_those_who_move_have_stopped() -> None:
+    """The long job leaves the fast GPUs for the short one, and goes to the slow ones: both by one review."""
+    world = _mixed().running(a_job("long", gpus=2, rates=RATES, predicted_work_s=90_000.0))
+    world.waiting(a_job("short", gpus=2, rates=RATES, predicted_work_s=9_000.0), at_s=REVIEW_S - 1)
+    prices, rules = world.fleet.posted_prices(), POLICIES["brim"]
+
+    settled = decide(world.fleet, rules, prices, now_s=REVIEW_S)
+    world.carry_out(settled).then(
+        LeaseEnded(at_s=REVIEW_S + 2, lease="long.1", exit_code=None, kept_work_s=REVIEW_S)
+    )
+    then = decide(world.fleet, rules, prices, now_s=REVIEW_S + 2, review=settled.review)
+
+    assert [stop.lease for stop in settled.stops] == ["long.1"]
+    assert {start.job: start.node for start in then.starts} == {"short": "node-new", "long": "node-old"}
+    assert then.review is settled.review  # nobody looked anew
+    world.carry_out(then)
+    later = decide(world.fleet, rules, prices, now_s=REVIEW_S + 30, review=then.review)
+    assert later.review is None
+
+
+def test_who_was_moved_often_is_moved_only_for_a_large_gain() -> None:
+    """As much work left as who waits, and a little more: it would change places if that were free."""
+
+    def stops(moves: int, *, stay: bool) -> list[str]:
+        world = AFleet([a_node("node-new", gpus=2, gpu="new"), a_node("node-old", gpus=1, gpu="old")])
+        world.running(a_job("moved", gpus=2, rates=RATES, checkpoint_interval_s=0))
+        for i in range(1, moves + 1):
+            at_s, lease = 600 * i, f"moved.{i}"
+            world.then(LeaseEnding(at_s=at_s, lease=lease, reason=None, requeue=True))
+            world.then(LeaseEnded(at_s=at_s, lease=lease, exit_code=None))
+            plan = world.plan(rules=replace(POLICIES["brim"], move=False), now_s=at_s)
+            world.carry_out(plan).then(LeaseStarted(at_s=at_s, lease=f"moved.{i + 1}"))
+        world.waiting(a_job("new", gpus=2, rates=RATES, predicted_work_s=5000.0), at_s=REVIEW_S - 1)
+        rules = replace(POLICIES["brim"], stay=stay)
+        return [stop.lease for stop in world.plan(rules=rules, now_s=REVIEW_S).stops]
+
+    assert stops(0, stay=True) == ["moved.1"]
+    assert stops(5, stay=False) == ["moved.6"]
+    assert stops(5, stay=True) == []

@@ -61,7 +61,7 @@ def check(log: Sequence[Event]) -> None:
         fleet.apply(event)
         ledger.apply(event)
         assert sum(ledger.balances.values()) == 0
-        for tenant, left in fleet.purses.left_microusd.items():
+        for tenant, left in {n: b.left_microusd for n, b in fleet.purses.budgets.items()}.items():
             assert left == ledger.balance(f"budget:{tenant}") >= 0
         if isinstance(event, PoolPriced):
             line = fleet.prices[event.pool]
@@ -218,6 +218,26 @@ def test_no_money_no_win_and_a_hard_budget_is_never_crossed() -> None:
     assert ended[0].reason == say("scheduler.tenant_spent", tenant="a")
     assert code_of(done.waits["a2"]) == "scheduler.tenant_lacks"
     assert done.fleet.jobs["b1"].phase == "finished"
+
+
+def test_two_bids_do_not_win_on_the_same_dollar() -> None:
+    """A period at their limits costs 53 and 47 cents: the purse does for one, and the higher bid wins."""
+    done = rehearse(
+        [
+            arrival("low", gpus=4, tenant="a", work_s=600, limit_microusd_per_gpu_hour=7 * USD),
+            arrival("high", gpus=4, tenant="a", work_s=600, limit_microusd_per_gpu_hour=8 * USD),
+            arrival("other", gpus=4, tenant="b", work_s=600, limit_microusd_per_gpu_hour=2 * USD),
+        ],
+        nodes(2),
+        RULES,
+        market=Market(terms=TERMS),
+        before=[BudgetSet(at_s=0, tenant="a", microusd=7 * USD // 10)],
+    )
+    check(done.log)
+    granted = [event for event in of(done.log, LeaseGranted) if isinstance(event, LeaseGranted)]
+    assert {event.job for event in granted if event.at_s == 0} == {"high", "other"}
+    assert done.ledger.spent_by_tenant["a"] <= 7 * USD // 10
+    assert code_of(done.waits["low"]) == "scheduler.tenant_lacks"
 
 
 def test_who_sells_in_a_pool_earns_there_and_may_not_bid_there() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ from brimful.fleet.events import JobSubmitted, LeaseEnding
 from brimful.fleet.job import Job
 from brimful.fleet.node import Tier
 from brimful.fleet.state import Fleet, JobState, Node
+from brimful.market.ledger import Ledger
+from brimful.market.pools import Market
+from brimful.market.spot import Terms
+from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import tick
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.ports import Ports
@@ -51,12 +56,15 @@ def due_job(name: str = "job-1", *, work_h: float, deadline_h: float, **more: ob
 class World:
     """`tick` over a fleet whose nodes leave and come back at given times, until nothing is due any more."""
 
-    def __init__(self, *jobs: Job, nodes: Sequence[Node], away: Sequence[Away] = ()) -> None:
+    def __init__(
+        self, *jobs: Job, nodes: Sequence[Node], away: Sequence[Away] = (), market: Market | None = None
+    ) -> None:
         self.kernel: Kernel[Due] = Kernel()
         work_s = {job.job: job.predicted_work_s or float(HOUR) for job in jobs}
         self.engine = TimedEngine(nodes, work_s, self.kernel)
         self.fleet, self.store = Fleet(), MemoryStore()
-        self.ports = Ports(store=self.store, engines={SITE: self.engine})
+        auctions = None if market is None else Auctions(market)
+        self.ports = Ports(store=self.store, engines={SITE: self.engine}, market=auctions)
         self.changes = sorted([(begin, 0, name) for name, begin, _ in away] + [(e, 1, n) for n, _, e in away])
         self.why: dict[int, dict[str, Any]] = {}  # what the first job was told, while it waited
         for at_s in {0, *(at_s for at_s, _, _ in self.changes)}:
@@ -270,3 +278,118 @@ def test_a_fleet_without_spot_is_planned_by_nobody() -> None:
     assert went(world.run()) == ["firm"]
     assert not any(isinstance(event, LeaseEnding) for event in world.store.log)
     assert not world.fleet.due
+
+
+# -- spot that bids decide about ---------------------------------------------------------------------------
+
+BIDS = Market(pools=("spot",), terms=Terms(notice_s=60, period_s=120))
+
+
+def later(world: World, job: Job, *, at_s: int, work_h: float) -> None:
+    """Another job comes while the first runs."""
+    world.run(until_s=at_s - 1)
+    world.engine._work_s[job.job] = work_h * HOUR
+    world.store.append([JobSubmitted(at_s=at_s, job=job)], after=len(world.store.log))
+    world.kernel.at(at_s, None)
+
+
+def test_outbid_in_a_market_pool_it_finishes_on_firm_capacity_in_time() -> None:
+    world = World(due_job(work_h=8, deadline_h=10), nodes=[FIRM, SPOT], market=BIDS)
+    urgent = a_job("urgent", priority="urgent", tiers=("spot",), predicted_work_s=50.0 * HOUR)
+    later(world, urgent, at_s=HOUR, work_h=50)
+    state = world.run(POLICIES["brim"])
+    assert went(state) == ["spot-a", "firm"]
+    assert ended_s(state) <= 10 * HOUR
+    assert state.leases[0].reason is not None
+    assert state.leases[0].reason.as_dict()["code"].startswith("scheduler.outbid")
+
+
+def test_while_it_waits_for_firm_it_does_not_bid() -> None:
+    state = World(due_job(work_h=8, deadline_h=8.2), nodes=[SPOT, FIRM], market=BIDS).run()
+    assert went(state) == ["firm"]
+
+
+def test_spot_dearer_than_firm_capacity_is_left() -> None:
+    world = World(
+        due_job(work_h=8, deadline_h=60, limit_microusd_per_gpu_hour=10 * USD),
+        nodes=[FIRM, SPOT],
+        market=BIDS,
+    )
+    rival = a_job("rival", tiers=("spot",), limit_microusd_per_gpu_hour=6 * USD, predicted_work_s=90.0 * HOUR)
+    later(world, rival, at_s=HOUR, work_h=90)
+    state = world.run(POLICIES["brim"])
+    assert went(state) == ["spot-a", "firm"]  # it could have bid on, at six dollars against three
+    assert dollars(state) < 9 * FIRM_USD
+
+
+@pytest.mark.parametrize("market", [None, BIDS])
+def test_others_use_the_firm_gpus_that_are_kept_back_and_leave_when_the_time_has_come(
+    market: Market | None,
+) -> None:
+    """They know nothing of how long they run, and it takes a stop to make room."""
+    filler = a_job("filler", tiers=("on_demand",), checkpoint_interval_s=0)
+    away = [("spot-a", 2 * HOUR, 90 * HOUR)]
+    world = World(due_job(work_h=8, deadline_h=14), filler, nodes=[FIRM, SPOT], away=away, market=market)
+    world.engine._work_s["filler"] = 40.0 * HOUR
+    state = world.run(POLICIES["brim"])
+    assert went(state)[-1] == "firm"
+    assert ended_s(state) <= 14 * HOUR
+    other = world.fleet.jobs["filler"]
+    assert len(other.leases) >= 2  # before and after
+    assert other.leases[0].reason is not None
+    assert other.leases[0].reason.as_dict() == {"code": "scheduler.preempted_by", "job": "job-1"}
+
+
+def test_two_never_count_on_the_same_firm_gpu() -> None:
+    """The one that is due first has the claim; the other uses what spot there is and says so."""
+    first = due_job("job-1", work_h=6, deadline_h=12, gpu_types=("v100",))
+    second = due_job("job-2", work_h=6, deadline_h=13)
+    nodes = [FIRM, OTHER_SPOT, SPOT]
+    world = World(second, first, nodes=nodes, away=[("spot-b", 3 * HOUR, 5 * HOUR)])
+    world.run(POLICIES["brim"])
+    one, two = (world.fleet.jobs[name] for name in ("job-1", "job-2"))
+    assert one.phase == two.phase == "finished"
+    assert ended_s(one) <= 12 * HOUR
+    assert "firm" not in went(two)[:1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_a_market_that_outbids_at_random_it_is_in_time_and_within_its_budget(seed: int) -> None:
+    r = random.Random(seed)
+    work_h = r.uniform(0.5, 8)
+    job = due_job(
+        work_h=work_h,
+        deadline_h=work_h * r.choice([1.1, 1.3, 2, 4]) + 0.6,
+        checkpoint_interval_s=r.choice([60, 600]),
+        checkpoint_cost_s=r.choice([0, 60, 600]),
+        budget_microusd=r.choice([None, int(work_h * FIRM_USD * USD * r.uniform(1.001, 1.3))]),
+    )
+    world = World(job, nodes=[FIRM, SPOT, OTHER_SPOT], market=BIDS)
+    at_s = 0
+    for i in range(r.randrange(2, 12)):
+        at_s += int(r.expovariate(1 / 1.5) * HOUR) + 1
+        hours = r.choice([0.2, 1, 5])
+        limit = r.choice([None, 2, 5]) and r.choice([2, 5]) * USD
+        rival = a_job(
+            f"rival-{i}",
+            priority=r.choice(["urgent", "normal", "background"]),
+            limit_microusd_per_gpu_hour=limit,
+            predicted_work_s=r.choice([None, hours * HOUR]),
+            checkpoint_interval_s=0,
+            tiers=r.choice([("spot",), ("spot", "on_demand")]) if limit is None else ("spot",),
+        )
+        if rival.priority == "urgent":  # of a higher class: it may keep firm capacity from others
+            rival = replace(rival, tiers=("spot",))
+        world.engine._work_s[rival.job] = hours * HOUR
+        world.run(POLICIES["brim"], until_s=at_s - 1)
+        world.store.append([JobSubmitted(at_s=at_s, job=rival)], after=len(world.store.log))
+        world.kernel.at(at_s, None)
+    state = world.run(POLICIES["brim"])
+    assert state.phase == "finished"
+    assert job.deadline_s is not None
+    assert ended_s(state) <= job.deadline_s, went(state)
+    assert job.budget_microusd is None or dollars(state) * USD <= job.budget_microusd
+    ledger = Ledger()
+    for event in world.store.log:
+        ledger.apply(event)
+    assert sum(ledger.balances.values()) == 0

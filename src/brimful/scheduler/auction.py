@@ -20,11 +20,16 @@ from brimful.market.auction import Loss
 from brimful.market.bid import Bid, Book
 from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
 from brimful.market.spot import PoolState, Round, next_round
-from brimful.scheduler.budgets import Money
+from brimful.scheduler.budgets import Money, Payers
+from brimful.scheduler.placing.reserved import Reserved, reserved_in
+from brimful.scheduler.placing.victims import lost_gpu_s
 from brimful.scheduler.winners import Winners
 from brimful.units import HOUR_S
 
+LOSS_EVERY_S = 300
+
 NotNow = Callable[[JobState], Said | None]
+Planned = Callable[[JobState, list[Pool]], list[Pool]]
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class Auctioned:
     events: list[Event] = field(default_factory=list)
     starts: list[tuple[JobState, Parts]] = field(default_factory=list)
     stops: list[tuple[Lease, Said | None]] = field(default_factory=list)  # and why
+    reserved: dict[str, str] = field(default_factory=dict)  # of the starts: job -> reservation that has paid
     look_again_s: int | None = None
 
 
@@ -49,12 +55,14 @@ class _Open:
     leases: Mapping[str, Lease]  # these, and those that are leaving
     leaving: list[int]  # the limits of the latter
     state: PoolState
+    covers: Mapping[str, str]  # jobs that a reservation pays for
 
     def key(self, fleet: Fleet) -> tuple[object, ...]:
         """Equal where only time has passed."""
         index = fleet.capacity.pools[self.pool]
         free = tuple(map(tuple, index.buckets))
-        return (self.book, self.state.held, self.state.notices, self.leaving, index.free, free)
+        covers = tuple(self.covers)
+        return (self.book, self.state.held, self.state.notices, self.leaving, index.free, free, covers)
 
 
 @dataclass(slots=True)
@@ -67,6 +75,7 @@ class _Known:
     # Whether anything followed from it. The log may have moved on before that was written; where it was
     # written the key is another, or it is worked out once more in vain.
     acts: bool = False
+    unpaid: Mapping[str, Said] = field(default_factory=dict)  # who would win if its tenant had the money
     by_name: dict[str, Loss] | None = None  # once somebody asks
 
     def loss(self, name: str) -> Loss | None:
@@ -83,6 +92,7 @@ class Auctions:
         self._known: dict[Pool, _Known] = {}
         self._kept_back: dict[str, Said] = {}  # jobs that did not bid, and why
         self._won: dict[str, Pool] = {}
+        self._reserved: Mapping[Pool, Reserved] = {}
 
     def hold(
         self,
@@ -92,21 +102,34 @@ class Auctions:
         unreachable: Collection[str] = (),
         money: Money | None = None,
         not_now: NotNow = lambda _state: None,
+        planned: Planned = lambda _state, pools: pools,
+        leaving: Collection[str] = (),
     ) -> Auctioned:
-        """Clear every pool. Who has won in one does not bid in the next."""
+        """Clear every pool. Who has won in one does not bid in the next.
+
+        `planned`: of these pools those that a job with a deadline may use now. `leaving`: leases that end by
+        this decision.
+        """
         pools = self.market.in_fleet(fleet)
         found = Auctioned(pools=frozenset(pools))
         self._known = {pool: known for pool, known in self._known.items() if pool in found.pools}
         self._kept_back, self._won = {}, {}
-        waiting = self._bidders(fleet, found.pools, not_now, now_s=now_s)
+        if fleet.reservations:
+            self._reserved = reserved_in(fleet, pools, notice_s=self.market.terms.notice_s, now_s=now_s)
+        elif self._reserved:
+            self._reserved = {}
+        waiting = self._bidders(fleet, found.pools, not_now, planned, now_s=now_s)
         blocked: dict[str, bool] = {}
         for pool in pools:
             if pool.site in unreachable or pool.site in fleet.silent:
                 if pool in fleet.prices:
                     found.prices[pool] = fleet.prices[pool].last.microusd_per_gpu_hour
                 continue
-            before = self._open(fleet, pool, waiting.get(pool, ()), money, now_s=now_s)
-            done = self._clear(fleet, before, found, now_s=now_s)
+            before = self._open(fleet, pool, waiting.get(pool, ()), money, leaving, now_s=now_s)
+            if fleet.reservations:
+                here = self._reserved.get(pool, Reserved())
+                found.events += here.lent_now(fleet, pool, before.book.units, now_s=now_s)
+            done = self._clear(fleet, before, found, money, now_s=now_s)
             for bid in before.book.bids:
                 blocked[bid.bid] = blocked.get(bid.bid, False) or bid.bid in done.blocked
         found.events += _blocked_changes(fleet, blocked, now_s=now_s)
@@ -117,6 +140,9 @@ class Auctions:
         name = state.job.job
         if name in self._kept_back:
             return self._kept_back[name]
+        for pool, here in self._reserved.items():
+            if name in here.covers:
+                return self._why_owner_waits(pool, here.covers[name], fleet, now_s=now_s)
         if name in self._won:
             return self._why_winner_waits(self._won[name], fleet, now_s=now_s)
         losses = [
@@ -126,12 +152,22 @@ class Auctions:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
         drain = self._known[pool].round.state.drain  # the gang that GPUs are kept for
-        values = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": loss.detail}
+        detail = loss.detail
+        if pool in self._reserved and self._reserved[pool].claimed:
+            detail = say("scheduler.beside_reserved", loss=detail, gpus=self._reserved[pool].claimed)
+        values = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": detail}
         if drain is None:
             return say("scheduler.lost_bid", **values)
         return say(
             "scheduler.lost_bid_kept", **values, drain=say("scheduler.itself") if drain == name else drain
         )
+
+    def _why_owner_waits(self, pool: Pool, reservation: str, fleet: Fleet, *, now_s: int) -> Sentence:
+        ends = [each.notice_s for each in _leases(fleet, pool) if each.notice_s is not None]
+        values = {"reservation": reservation, "gpu": pool.gpu, "site": pool.site}
+        if not ends:
+            return say("scheduler.reserved_waits", **values)
+        return say("scheduler.reserved_waits_until", **values, left=Seconds(max(0, max(ends) - now_s)))
 
     def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> Sentence:
         leaving = [
@@ -150,13 +186,16 @@ class Auctions:
         return say("scheduler.winner_waits_until", **values, left=Seconds(max(0, max(ends) - now_s)))
 
     def _bidders(
-        self, fleet: Fleet, sold: Collection[Pool], not_now: NotNow, *, now_s: int
+        self, fleet: Fleet, sold: Collection[Pool], not_now: NotNow, planned: Planned, *, now_s: int
     ) -> dict[Pool, list[JobState]]:
         """Waiting jobs by the market pools they may bid in."""
         by_shape: dict[int, list[Pool]] = {}
         found: dict[Pool, list[JobState]] = {}
+        covered = {name for here in self._reserved.values() for name in here.covers}
         for state in fleet.waiting.values():
             job = state.job
+            if job.job in covered:  # it need not bid
+                continue
             if state.shape not in by_shape:
                 by_shape[state.shape] = [pool for pool in fleet.able_pools(state.shape) if pool in sold]
             able = by_shape[state.shape]
@@ -167,24 +206,43 @@ class Auctions:
             if reason is not None:
                 self._kept_back[job.job] = reason
                 continue
-            for pool in able:
+            for pool in planned(state, able):
                 avoided = pool.site == state.avoid_site and now_s < state.avoid_until_s
                 if not avoided or len(able) == 1:
                     found.setdefault(pool, []).append(state)
         return found
 
     def _open(
-        self, fleet: Fleet, pool: Pool, waiting: Sequence[JobState], money: Money | None, *, now_s: int
+        self,
+        fleet: Fleet,
+        pool: Pool,
+        waiting: Sequence[JobState],
+        money: Money | None,
+        ending: Collection[str],
+        *,
+        now_s: int,
     ) -> _Open:
-        leases = {lease.job: lease for lease in _leases(fleet, pool)}
+        leases = {lease.job: lease for lease in _leases(fleet, pool) if not lease.reservation}
+        reserved = self._reserved.get(pool) or Reserved()
         nodes = [slot.node for slot in fleet.capacity.slots.values() if slot.pool == pool]
         floor, line = floor_of(nodes), fleet.prices.get(pool)
         running = {
             name: lease
             for name, lease in leases.items()
-            if lease.phase != "ending" and lease.node in fleet.capacity.by_name
+            if lease.phase != "ending" and lease.lease not in ending and lease.node in fleet.capacity.by_name
         }
-        bids = [bid_of(fleet.jobs[name], floor=floor, running=True, now_s=now_s) for name in running]
+        bids = [
+            bid_of(
+                state := fleet.jobs[name],
+                floor=floor,
+                running=True,
+                now_s=now_s,
+                loss_s=_loss_s(state, lease, now_s),
+            )
+            for name, lease in running.items()
+        ]
+        if reserved.paused:  # who lends may not bid anew; what runs already goes on
+            bids = [replace(bid, owner="") if bid.owner in reserved.paused else bid for bid in bids]
         new = [
             bid_of(state, floor=floor, running=False, now_s=now_s)
             for state in waiting
@@ -196,16 +254,20 @@ class Auctions:
             pool=pool,
             book=Book(
                 pool=f"{pool.gpu} at {pool.site}",
-                supply=supply_of(pool, nodes),
+                supply=reserved.supply(supply_of(pool, nodes)),
                 bids=tuple(sorted(bids, key=lambda bid: bid.arrival)),
                 bonus_percent=self.market.bonus_percent,
             ),
             running=running,
             leases=leases,
+            covers=reserved.covers,
             leaving=sorted(limit_of(fleet.jobs[n].job, floor=floor) for n in leases if n not in running),
             state=PoolState(
                 at_s=line.last.at_s if line else 0,
                 billed=line.last.microusd_per_gpu_hour if line else None,
+                cleared=line.last.cleared_microusd_per_gpu_hour if line else 0,
+                used=line.last.held if line else 0,
+                owed=line.last.owed if line else 0,
                 held={name: lease.size for name, lease in running.items()},
                 notices={name: each.notice_s for name, each in running.items() if each.notice_s is not None},
                 blocked_s={
@@ -218,41 +280,72 @@ class Auctions:
 
     def _who_can_pay(self, fleet: Fleet, bids: Sequence[Bid], money: Money) -> Iterator[Bid]:
         """Those whose tenant has what a period at their limit may cost; the others are told."""
+        alone = Payers(fleet, money, (), period_s=self.market.terms.period_s)
         for bid in bids:
-            worst = max(1, bid.limit * bid.quantity * self.market.terms.period_s // HOUR_S)
-            reason = money.lacks(fleet.jobs[bid.bid].job, worst)
+            reason = money.lacks(fleet.jobs[bid.bid].job, alone.worst(bid))
             if reason is None:
                 yield bid
             else:
                 self._kept_back[bid.bid] = reason
 
-    def _clear(self, fleet: Fleet, before: _Open, found: Auctioned, *, now_s: int) -> Round:
-        pool, key = before.pool, before.key(fleet)
+    def _clear(
+        self, fleet: Fleet, before: _Open, found: Auctioned, money: Money | None, *, now_s: int
+    ) -> Round:
+        payers = None
+        if money is not None:
+            payers = Payers(fleet, money, before.running, period_s=self.market.terms.period_s)
+        pool = before.pool
+        key = (*before.key(fleet), () if payers is None else payers.tight(before.book.bids))
         known = self._known.get(pool)
         if known is not None and known.key != key:
             known = None
-        if known is not None and not known.acts and _nothing_due(known.round, before.state.billed, now_s):
-            done = known.round
-        else:
+        if known is None or known.acts or not _nothing_due(known.round, before.state.billed, now_s):
             again = None if known is None or known.round.was_due else known
-            winners = Winners(fleet, pool, before.leases, before.book) if again is None else again.winners
-            done = next_round(
-                before.state,
-                before.book,
-                now_s=now_s,
-                terms=self.market.terms,
-                placeable=winners,
-                moving=lambda: winners.moves,
-                leaving=before.leaving,
-                known=None if again is None else again.round.cleared,
+            known = self._known[pool] = self._solve(
+                fleet, before, found, payers=payers, again=again, key=key, now_s=now_s
             )
-            acts = _carry_out(fleet, before, done, winners, found, now_s=now_s)
-            self._known[pool] = _Known(key, done, winners, acts=acts)
-        self._won |= {win.bid.bid: pool for win in done.cleared.wins if win.bid.bid not in before.running}
+        done = known.round
+        self._kept_back |= known.unpaid
+        new = [win.bid for win in done.cleared.wins if win.bid.bid not in before.running]
+        self._won |= {bid.bid: pool for bid in new}
+        if payers is not None:
+            payers.promise(new)  # the next pool counts on the rest
         found.prices[pool] = done.billed
         times = (found.look_again_s, done.look_again_s)
         found.look_again_s = min((at for at in times if at is not None), default=None)
         return done
+
+    def _solve(
+        self,
+        fleet: Fleet,
+        before: _Open,
+        found: Auctioned,
+        *,
+        payers: Payers | None,
+        again: _Known | None,
+        key: tuple[object, ...],
+        now_s: int,
+    ) -> _Known:
+        """Clear the book, or take how it was cleared before where only time has passed, and carry it out."""
+        if again is None:
+            places = Winners(fleet, before.pool, before.leases, before.book, before.covers)
+        else:
+            places = again.winners
+        done = next_round(
+            before.state,
+            before.book,
+            now_s=now_s,
+            terms=self.market.terms,
+            placeable=places if payers is None else lambda won: [*places(won), *payers(won)],
+            moving=lambda: places.moves,
+            leaving=before.leaving,
+            known=None if again is None else again.round.cleared,
+        )
+        if before.covers and not done.cleared.wins:
+            places(())
+        unpaid = again.unpaid if again is not None else {} if payers is None else payers.reasons
+        acts = _carry_out(fleet, before, done, places, found, now_s=now_s)
+        return _Known(key, done, places, acts=acts, unpaid=unpaid)
 
 
 def _carry_out(
@@ -271,9 +364,11 @@ def _carry_out(
         held=staying + sum(fleet.jobs[name].job.gpus for name in starts),
         wanted=sum(bid.quantity for bid in before.book.bids),
         gpus=before.book.units,
+        owed=done.state.owed,
     )
-    # Also where the price stays: who looks back at how full a pool was would else see it full for ever.
-    if line is None or line.last != replace(priced, at_s=line.last.at_s):
+    # Also where the price stays: who looks back at how full a pool was would else see it full for ever. What
+    # is owed follows from the point before.
+    if line is None or line.last != replace(priced, at_s=line.last.at_s, owed=line.last.owed):
         found.events.append(priced)
     losses = {loss.bid.bid: loss for loss in done.cleared.losses} if done.notices else {}
     for name in done.notices:
@@ -284,8 +379,21 @@ def _carry_out(
         )
     found.events += [NoticeWithdrawn(at_s=now_s, lease=running[name].lease) for name in done.restored]
     found.stops += [(running[name], running[name].notice) for name in done.preempted]
-    found.starts += [(fleet.jobs[name], winners.parts[name]) for name in starts]
+    owners = [name for name in before.covers if name in winners.ready]
+    found.reserved |= {name: before.covers[name] for name in owners}
+    found.starts += [(fleet.jobs[name], winners.parts[name]) for name in (*owners, *starts)]
     return len(found.events) + len(found.starts) + len(found.stops) > so_far
+
+
+def _loss_s(state: JobState, lease: Lease, now_s: int) -> int:
+    """What a stop would throw away, for each of its GPUs. Who has notice will have saved by then.
+
+    Looked at by the clock every few minutes, so that between two looks a book stays as it is.
+    """
+    if lease.notice_s is not None:
+        return state.job.checkpoint_cost_s
+    lost_s = lost_gpu_s(state, lease, now_s=now_s - now_s % LOSS_EVERY_S) / lease.size
+    return min(HOUR_S, int(lost_s) // LOSS_EVERY_S * LOSS_EVERY_S)
 
 
 def _nothing_due(known: Round, billed: int | None, now_s: int) -> bool:

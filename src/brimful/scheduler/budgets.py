@@ -1,59 +1,197 @@
-"""Hard budgets of tenants: who has run out, and who could not pay for what it asks."""
+"""Budgets in a decision: who has run out, who could not pay for what it asks, whose period is over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
+from brimful.errors import BadInput
+from brimful.fleet.events import BudgetsRenewed, BudgetWarned, Event
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Lease
 from brimful.language import Sentence, Usd, say
+from brimful.market.bid import Bid
+from brimful.market.periods import period_at
+from brimful.units import HOUR_S
+
+WARN_PERCENT = (80, 100)  # of a budget
+WARN_EVERY_S = 60
 
 
 class Money:
-    """What each tenant with a budget has left now, running leases counted to this second.
+    """What each budget has left now, running leases counted to this second.
 
     Promises made within one decision are counted too, so that two starts do not count on the same dollar.
     """
 
     def __init__(self, fleet: Fleet, *, now_s: int) -> None:
-        self.left: dict[str, int] = dict(fleet.purses.left_microusd)
-        self.leases: dict[str, list[Lease]] = {}
-        self.hourly: dict[str, int] = {}  # what running leases cost an hour, in micro-dollars
+        self.purses = fleet.purses
+        self.left = {name: each.left_microusd for name, each in self.purses.budgets.items()}
+        self.leases: dict[str, list[Lease]] = {}  # by the budget they are taken from first
+        self.hourly: dict[str, int] = {}  # what these cost an hour, in micro-dollars
         for lease in fleet.open_leases.values() if self.left else ():
             job = fleet.jobs[lease.job].job
-            if job.tenant in self.left and job.budget_microusd is None:
-                self.left[job.tenant] -= lease.cost_microusd(now_s)
-                self.leases.setdefault(job.tenant, []).append(lease)
-                self.hourly[job.tenant] = self.hourly.get(job.tenant, 0) + lease.hourly_microusd
+            near = self.purses.near(job)
+            if near and job.budget_microusd is None and not lease.reservation:
+                self._take(near, lease.cost_microusd(now_s) - self.purses.due_microusd(lease.lease))
+                self.leases.setdefault(near, []).append(lease)
+                self.hourly[near] = self.hourly.get(near, 0) + lease.hourly_microusd
 
-    def lacks(self, job: Job, microusd: int) -> Sentence | None:
-        """Why the job's tenant cannot pay so much; None where it can."""
-        if job.budget_microusd is not None or job.tenant not in self.left:
-            return None
-        left = self.left[job.tenant]
-        if left < microusd:
-            return say(
-                "scheduler.tenant_lacks", tenant=job.tenant, left=Usd(max(0, left)), cost=Usd(microusd)
-            )
+    def ahead(self, period_s: int) -> Money:
+        """The same once what runs has run on for so long."""
+        later = Money.__new__(Money)
+        later.purses, later.left = self.purses, dict(self.left)
+        later.leases, later.hourly = self.leases, self.hourly
+        for near, hourly in self.hourly.items():
+            later._take(near, hourly * period_s // HOUR_S)
+        return later
+
+    def within(self, near: str) -> tuple[str, int] | None:
+        """The hard budget that ends it, and what may be spent until then; None: nothing does."""
+        left = 0
+        for budget in self.purses.payers(near):
+            left += self.left[budget.name]
+            if budget.hard:
+                return budget.name, left
         return None
 
+    def for_job(self, job: Job) -> tuple[str, int] | None:
+        near = self.purses.near(job)
+        return self.within(near) if near else None
+
+    def lacks(self, job: Job, microusd: int) -> Sentence | None:
+        """Why there is no money for so much of the job; None where there is."""
+        found = None if job.budget_microusd is not None else self.for_job(job)
+        if found is None or found[1] >= microusd:
+            return None
+        left, cost = Usd(max(0, found[1])), Usd(microusd)
+        return say("scheduler.tenant_lacks", tenant=found[0], left=left, cost=cost)
+
     def promise(self, job: Job, microusd: int) -> None:
-        if job.budget_microusd is None and job.tenant in self.left:
-            self.left[job.tenant] -= microusd
+        near = self.purses.near(job)
+        if job.budget_microusd is None and near:
+            self._take(near, microusd)
+
+    def set_aside(self, job: Job, microusd: int) -> None:
+        """For a job with a budget of its own."""
+        if near := self.purses.near(job):
+            self._take(near, microusd)
 
     def broke(self) -> Iterator[tuple[str, Lease]]:
-        """(tenant, running lease) where the tenant has nothing left to pay with."""
-        for tenant, leases in self.leases.items():
-            if self.left[tenant] <= 0:
+        """(budget, running lease) where it has nothing left to pay with."""
+        for near, leases in self.leases.items():
+            found = self.within(near)
+            if found is not None and found[1] <= 0:
                 for lease in leases:
                     if lease.phase != "ending":
-                        yield tenant, lease
+                        yield found[0], lease
 
     def runs_out_s(self, now_s: int) -> int | None:
-        """When the first tenant will have spent all, at the prices of now."""
-        found = [
-            now_s + max(1, -(-max(0, self.left[tenant]) * 3600 // hourly))
-            for tenant, hourly in self.hourly.items()
-            if hourly
+        """When the first hard budget will be spent at the prices of now, or a little before."""
+        ends = {near: found for near in self.hourly if (found := self.within(near)) is not None}
+        hourly: dict[str, int] = {}
+        for near, (hard, _) in ends.items():
+            hourly[hard] = hourly.get(hard, 0) + self.hourly[near]
+        times = [
+            now_s + max(1, -(-max(0, left) * HOUR_S // hourly[hard]))
+            for hard, left in ends.values()
+            if hourly[hard]
         ]
-        return min(found, default=None)
+        return min(times, default=None)
+
+    def _take(self, near: str, microusd: int) -> None:
+        for budget in self.purses.payers(near):
+            n = microusd if budget.hard else min(microusd, max(0, self.left[budget.name]))
+            self.left[budget.name] -= n
+            microusd -= n
+
+
+class Payers:
+    """Which new winners of a market pool their budgets can pay for together; says who not, and why.
+
+    Each reserves what a period at its own limit may cost, the first in the ranking first, and those who run
+    already come before all of them: no two win on the same dollar.
+    """
+
+    def __init__(self, fleet: Fleet, money: Money, running: Collection[str], *, period_s: int) -> None:
+        self._fleet, self._money, self._running, self._period_s = fleet, money, running, period_s
+        self.reasons: dict[str, Sentence] = {}
+
+    def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
+        money, refused = self._money.ahead(self._period_s), []
+        for bid, _ in winners:
+            if bid.bid in self._running:
+                continue
+            job, worst = self._fleet.jobs[bid.bid].job, self.worst(bid)
+            reason = money.lacks(job, worst)
+            if reason is None:
+                money.promise(job, worst)
+            else:
+                refused.append(bid.bid)
+                self.reasons[bid.bid] = reason
+        return refused
+
+    def promise(self, winners: Sequence[Bid]) -> None:
+        for bid in winners:
+            self._money.promise(self._fleet.jobs[bid.bid].job, self.worst(bid))
+
+    def worst(self, bid: Bid) -> int:
+        """What it may owe until somebody looks again."""
+        return max(1, bid.limit * bid.quantity * self._period_s // HOUR_S)
+
+    def tight(self, bids: Sequence[Bid]) -> tuple[tuple[str, int], ...]:
+        """(hard budget, what it has left) that may not do for all of these: then who wins depends on it."""
+        wanted: dict[str, int] = {}
+        left: dict[str, int] = {}
+        for bid in bids:
+            job = self._fleet.jobs[bid.bid].job
+            found = None if job.budget_microusd is not None else self._money.for_job(job)
+            if found is not None:
+                wanted[found[0]] = wanted.get(found[0], 0) + self.worst(bid)
+                left[found[0]] = min(found[1], left.get(found[0], found[1]))
+        return tuple((name, left[name]) for name in sorted(wanted) if left[name] < wanted[name])
+
+
+def renewals(fleet: Fleet, *, now_s: int) -> list[Event]:
+    """The budgets whose period is over, by when the new one began."""
+    begun: dict[int, list[tuple[str, int]]] = {}
+    for name, budget in sorted(fleet.purses.budgets.items()):
+        if budget.until_s is None or now_s < budget.until_s:
+            continue
+        try:
+            since_s, until_s = period_at(now_s, budget.period, budget.zone)
+        except BadInput:  # a zone that this machine does not know must not stop the loop
+            since_s, until_s = period_at(now_s, budget.period, "UTC")
+        if until_s is not None:
+            begun.setdefault(since_s, []).append((name, until_s))
+    return [
+        BudgetsRenewed(at_s=now_s, since_s=since_s, budgets=tuple(names))
+        for since_s, names in sorted(begun.items())
+    ]
+
+
+def used_microusd(fleet: Fleet, *, now_s: int) -> dict[str, int]:
+    """By budget: what was spent in its period, and what running leases under it have come to."""
+    purses = fleet.purses
+    used = {name: each.spent_microusd for name, each in purses.budgets.items()}
+    for lease in fleet.open_leases.values() if used else ():
+        job = fleet.jobs[lease.job].job
+        accrued = lease.cost_microusd(now_s) - purses.due_microusd(lease.lease)
+        for budget in purses.line(purses.near(job)):
+            used[budget.name] += accrued
+    return used
+
+
+def warnings(fleet: Fleet, *, now_s: int) -> list[Event]:
+    """The budgets of which 80 % or all is used, once each in a period."""
+    found: list[Event] = []
+    for name, used in used_microusd(fleet, now_s=now_s).items():
+        budget = fleet.purses.budgets[name]
+        allowed = budget.allowed_microusd
+        reached = max((p for p in WARN_PERCENT if allowed and used * 100 >= allowed * p), default=0)
+        if reached > budget.warned_percent:
+            found.append(
+                BudgetWarned(
+                    at_s=now_s, budget=name, percent=reached, used_microusd=used, allowed_microusd=allowed
+                )
+            )
+    return found

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from brimful.errors import Said
 from brimful.fleet.events import Event, LeaseEnding, LeaseGranted, Parts
-from brimful.fleet.job import Job
+from brimful.fleet.job import Job, at_size
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Usd, say
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.budgets import Money
+from brimful.scheduler.cloud.buying import Shop
 from brimful.scheduler.deadlines.finish import Finish
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.limits import Limits
@@ -19,6 +20,7 @@ from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
 from brimful.scheduler.placing.victims import Cell, Search
+from brimful.scheduler.plan import Review
 from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
@@ -44,7 +46,7 @@ class Cycle:
         if unreachable or market is not None:
             draft.closed = unreachable
             draft.sold = () if market is None else frozenset(market.market.in_fleet(fleet))
-        self.money = Money(fleet, now_s=now_s) if fleet.purses else None  # of tenants with a hard budget
+        self.money = Money(fleet, now_s=now_s) if fleet.purses else None
         # GPUs that each queue has, or will have by this decision.
         self.held = {name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {}
         self.limits: Limits | None = None  # of users and GPU types within a queue
@@ -59,28 +61,39 @@ class Cycle:
         # Who was dealt with and is not asked again: it starts in a market pool, or it was its turn.
         self.settled: set[str] = set()
         self.finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
+        self.kept: set[str] = set()  # jobs in the slot of their promise: nobody sends them away
+        self.claimed: dict[Pool, int] = {}  # GPUs that some of them wait for
+        self.awaited: dict[int, int] = {}  # the same by node, or by the first of a pool: of leases that end
+        self.slot_begins_s: int | None = None  # the next one
         self.in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, the first first
         self.borrowed: Mapping[str, int] = {}  # GPUs that each queue may be asked to give back
-        self.targets: dict[str, Pool | None] | None = None  # each job's pool, at a review of a mixed fleet
+        self.review: Review | None = None  # of a mixed fleet, while it is carried out
+        self.targets: dict[str, Pool | None] | None = None  # each job's pool by it
         self.closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
         self.worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
         self.blocked: JobState | None = None  # the first that waits although waiting helps
         self.lower_ready_s: int | None = None  # when lower classes that ran as it came ran their least time
+        self.resize_ready_s: int | None = None  # when the next elastic gang has run its least time
         self._search: Search | None = None  # made when first asked for: where all find a place, none is
+        self.shop: Shop | None = None  # what could be bought, where anything may be
+        self.orders: list[Event] = []  # nodes to be made, and to be given back
         self.market_events: Sequence[Event] = ()
         self.market_again_s: int | None = None
         self.avoided_until_s: tuple[int, ...] = ()  # when jobs may go back to a site that failed
 
     # --- what is decided --------------------------------------------------------------------------------
 
-    def start(self, state: JobState, parts: Parts) -> None:
+    def start(self, state: JobState, parts: Parts, *, reservation: str = "") -> None:
+        """With a `reservation` its tenant has paid for these GPUs already."""
         job = state.job
+        if job.max_gpus:
+            job = at_size(job, sum(len(gpus) for _, gpus in parts))
         self.draft.take(parts, job)
         if self.in_turn:
             self.settled.add(job.job)
         node, gpus = parts[0]
         pool = self.fleet.nodes[node].pool
-        price = promised(self.fleet, state, pool, self.prices[pool])
+        price = 0 if reservation else promised(self.fleet, state, pool, self.prices[pool])
         if self.money is not None:
             self.money.promise(job, price * job.gpus * AHEAD_S // HOUR_S)
         if self.rules.quotas:
@@ -96,8 +109,21 @@ class Cycle:
                 rest=parts[1:],
                 in_turn=job.job in self.in_turn,
                 microusd_per_gib=self.fleet.nodes[node].microusd_per_gib,
+                reservation=reservation,
             )
         )
+
+    def take_back(self, start: LeaseGranted) -> None:
+        """It is not started after all."""
+        parts = ((start.node, start.gpus), *start.rest)
+        gpus = sum(len(each) for _, each in parts)
+        job = at_size(self.fleet.jobs[start.job].job, gpus)
+        self.draft.give(parts, job)
+        self.starts = [each for each in self.starts if each is not start]
+        if self.money is not None:
+            self.money.promise(job, -(start.microusd_per_gpu_hour * gpus * AHEAD_S // HOUR_S))
+        if self.rules.quotas:
+            self._count(at_size(job, -gpus), (self.fleet.nodes[start.node].gpu,))
 
     def stop(self, lease: Lease, reason: Said | None, *, requeue: bool = True) -> None:
         """Its lease ends, once: what was said of it first stands."""
@@ -210,19 +236,26 @@ class Cycle:
 
     def look_again_s(self) -> int | None:
         fleet, rules = self.fleet, self.rules
-        limit = fleet.next_limit_s(self.now_s)
+        limit = fleet.limits.next_s(self.now_s)
+        if self.slot_begins_s is not None:
+            limit = min(self.slot_begins_s, limit or self.slot_begins_s)
         if self.lower_ready_s is not None:
             limit = min(self.lower_ready_s, limit or self.lower_ready_s)
-        if self.avoided_until_s or self.market is not None or self.money is not None:
+        if self.resize_ready_s is not None:
+            limit = min(self.resize_ready_s, limit or self.resize_ready_s)
+        if self.avoided_until_s or self.market_again_s is not None or self.money is not None:
             broke_s = self.money.runs_out_s(self.now_s) if self.money is not None else None
-            times = (limit, self.market_again_s, broke_s, *self.avoided_until_s)
+            renews_s = fleet.purses.next_end_s()
+            times = (limit, self.market_again_s, broke_s, renews_s, *self.avoided_until_s)
             limit = min((at for at in times if at is not None), default=None)
         if self.finish is not None and self.finish.look_again_s is not None:
             limit = min(self.finish.look_again_s, limit or self.finish.look_again_s)
+        if self.shop is not None and self.shop.look_again_s is not None:
+            limit = min(self.shop.look_again_s, limit or self.shop.look_again_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
         if (waiting and (rules.preempt != "none" or rules.off_peak or due)) or (
-            (fleet.open_leases or self.starts) and is_mixed(fleet, rules)
+            (fleet.open_leases or self.starts) and (is_mixed(fleet, rules) or fleet.elastic)
         ):
             every_s = rules.rerank_s
             review_s = (self.now_s // every_s + 1) * every_s  # on the hour's grid, so that reviews coincide

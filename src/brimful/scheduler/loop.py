@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.fleet.cloud import trouble_with
 from brimful.fleet.events import (
     NOT_ITS_FAULT,
     Cause,
@@ -33,9 +34,12 @@ from brimful.fleet.events import (
 from brimful.fleet.node import bare_name, node_key
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
+from brimful.scheduler.budgets import WARN_EVERY_S, renewals, warnings
+from brimful.scheduler.cloud.trading import carry_out_orders, observe_providers
 from brimful.scheduler.decide import decide
 from brimful.scheduler.load import load_seen, prices_now, tariffs
 from brimful.scheduler.plan import Plan
+from brimful.scheduler.policies import in_force
 from brimful.scheduler.ports import (
     CannotStart,
     Carries,
@@ -64,10 +68,13 @@ class Tick:
 
 def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     problems: dict[str, Said] = {}
+    given = rules
     for _ in range(MAX_CONFLICTS):
         catch_up(fleet, ports)
+        rules = in_force(given, fleet.adoption.last)
         stood = fleet.seq == ports.decided.seq
-        news = _observe(fleet, ports, problems, now_s=now_s)
+        news = observe_providers(fleet, ports, problems, now_s=now_s)
+        news += _observe(fleet, ports, problems, now_s=now_s)
         if news and not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
@@ -75,14 +82,28 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             continue
         if stood and _was_ordered(fleet, ports, news):
             ports.decided.seq = fleet.seq
-        if not problems and _stands(fleet, ports.decided, now_s=now_s):
+        if fleet.purses and not _renew(fleet, ports, now_s=now_s):
+            continue
+        # A provider that cannot be reached changes nothing until it can.
+        without = frozenset(problems.keys() & map(trouble_with, ports.providers))
+        if problems.keys() == without == ports.decided.without and _stands(fleet, ports.decided, now_s=now_s):
             plan = Plan(waits=ports.decided.plan.waits, look_again_s=ports.decided.plan.look_again_s)
             break
         prices = prices_now(fleet, now_s=now_s)
-        plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
+        plan = decide(
+            fleet,
+            rules,
+            prices,
+            now_s=now_s,
+            unreachable=problems.keys(),
+            market=ports.market,
+            review=ports.decided.plan.review,
+            buying=ports.buying,
+        )
         decided = plan.intents
         if not decided or _record(fleet, ports, decided):
             ports.decided.seq, ports.decided.at_s, ports.decided.plan = fleet.seq, now_s, plan
+            ports.decided.without = without
             break
     else:
         raise WorldFailed(say("scheduler.log_keeps_moving", times=MAX_CONFLICTS))
@@ -90,7 +111,28 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         _see_load(fleet, ports, rules, now_s=now_s)
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
+    refused = carry_out_orders(fleet, ports, problems, now_s=now_s)
+    if refused:
+        _record(fleet, ports, refused)
     return Tick(plan, problems)
+
+
+def _renew(fleet: Fleet, ports: Ports, *, now_s: int) -> bool:
+    """Budgets whose period is over begin the next one, after what engines saw of the old one is recorded."""
+    end_s = fleet.purses.next_end_s()
+    if end_s is not None and now_s >= end_s:
+        due = renewals(fleet, now_s=now_s)
+        if due and not _record(fleet, ports, due):
+            return False
+    if abs(now_s - ports.decided.warned_s) >= WARN_EVERY_S:
+        # It orders nothing, so a decision that stood still does.
+        stood, said = fleet.seq == ports.decided.seq, warnings(fleet, now_s=now_s)
+        if said and not _record(fleet, ports, said):
+            return False
+        ports.decided.warned_s = now_s
+        if stood:
+            ports.decided.seq = fleet.seq
+    return True
 
 
 def _see_load(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> None:
@@ -124,7 +166,7 @@ def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:
     if ports.market is not None or fleet.purses or (fleet.due and fleet.spot):
         return not news
     return all(
-        isinstance(event, LeaseStarted) and not event.runs_on and not fleet.has_limit(event.lease)
+        isinstance(event, LeaseStarted) and not event.runs_on and not fleet.limits.has(event.lease)
         for event in news
     )
 

@@ -3,15 +3,16 @@
 A waiting job's key does not change while it waits. Ageing is a straight line for this reason: that everyone's
 key falls by the same amount each second changes no order, so the queue never has to be sorted again.
 
-A deadline is one more such line under `index`: at the last moment at which a job can start and be in time, it
-counts as one that has nothing left to do, and so goes before all of its class that have not waited as long.
+A deadline of which nothing could be said at submit (`deadlines/promise.py`) is one more such line under
+`index`: at the last moment at which a job can start and be in time, it counts as one that has nothing left to
+do, and so goes before all of its class that have not waited as long. Who was promised has a slot.
 Under orders by class and age a job goes first in its class once half of the time it could wait is over, the
 one that must start first before others; who is late keeps that place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from math import inf
 from typing import Any, cast
@@ -63,7 +64,7 @@ def index(rules: Rules) -> Key:
     def key(state: JobState) -> tuple[int, float, int, float]:
         left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
         place = left_s + rules.ageing * (state.ready_s + state.run_s)
-        if rules.deadlines and state.job.deadline_s is not None:
+        if rules.deadlines and state.job.deadline_s is not None and not state.is_answered:
             place = min(place, rules.ageing * start_by_s(state, left_s))
         # The weight is that of all of its group; it stands here for `_weigh`.
         return PRIORITIES[state.job.priority], place, state.ready_s, weight(state.job.gpus, rules.width)
@@ -101,7 +102,7 @@ def _must_start(fleet: Fleet, rules: Rules, *, now_s: int) -> list[JobState]:
     """Waiting jobs that keep their deadline only if they start now, by class, the most pressing first."""
     found: list[tuple[int, float, int, JobState]] = []
     for name, state in fleet.due.items():
-        if name in fleet.waiting and state.job.deadline_s is not None:
+        if name in fleet.waiting and state.job.deadline_s is not None and not state.is_answered:
             left_s = expected_left_s(state, rules, now_s=now_s)
             by_s = start_by_s(state, left_s)
             if by_s <= now_s and now_s + left_s <= state.job.deadline_s:
@@ -136,7 +137,9 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
         left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as `expected_left_s`, not asked twice
     waited_s = now_s - state.ready_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
-    if job.deadline_s is not None and rules.deadlines and now_s + left_s <= job.deadline_s:
+    if job.deadline_s is None or state.is_answered or not rules.deadlines:
+        return aged_s
+    if now_s + left_s <= job.deadline_s:
         # Who is late already has nothing to save, and sends nobody away for it.
         return min(aged_s, rules.ageing * (start_by_s(state, left_s) - now_s))
     return aged_s
@@ -226,6 +229,29 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
             return Heads({**ahead, **order.groups}, rank)
         return order.heads(rank)
     return order.heads()
+
+
+def first_waiting(fleet: Fleet, rules: Rules, *, gpus: int, now_s: int) -> Iterator[JobState]:
+    """The first in the order by index, as many as ask for so many GPUs; with quotas, so many of each queue.
+
+    What a review costs so depends on the fleet and not on how many wait.
+    """
+    order = fleet.waiting.order(("in line", rules), index(rules), _by_width)
+    lines: dict[str, dict[Hashable, list[Entry]]] = {}
+    for group, entries in order.groups.items():
+        queue, _ = cast(tuple[str, int], group)
+        lines.setdefault(queue if rules.quotas else "", {})[group] = entries
+    for groups in lines.values():
+        asked = 0
+        for state in Heads(groups, _weigh(rules, now_s=now_s)):
+            if asked > gpus:
+                break
+            asked += state.job.gpus
+            yield state
+
+
+def _by_width(state: JobState) -> tuple[str, int]:
+    return by_queue(state)[0], state.job.gpus
 
 
 def _order_waiting(waiting: Ranked, rules: Rules) -> Order:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from brimful.errors import BadInput
+from brimful.fleet.events import PolicyAdopted
 from brimful.language import Number, Quoted, Sentence, say
 from brimful.scheduler.rules import Rules
 
@@ -37,11 +39,15 @@ POLICIES: dict[str, Rules] = {
         deadlines=True,
         ageing=0.01,
         turns=0.75,
+        stay=True,
         fresh_s=1800.0,
     ),
 }
 # The best all-round one, with money looked at where somebody pays: docs/decisions/0029.
 DEFAULT = "brim?types=cheap"
+
+# What a server rehearses its own past under, unless it is told others (docs/decisions/0064).
+CANDIDATES = (DEFAULT, f"{DEFAULT}&known=0", "backfill", "las-aware", "srpt")
 
 OPTIONS = {each.name: each for each in fields(Rules) if each.metadata}
 MOST = 1e9  # of any number
@@ -83,6 +89,27 @@ def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
         options[key] = _value(text, key, value)
     rules = replace(POLICIES[name], **(options | dict(changed or {})))
     return Policy(_written(name, rules), rules)
+
+
+def in_force(rules: Rules, adopted: PolicyAdopted | None) -> Rules:
+    """The rules of the policy that was adopted, on a server that was started with what it stands in for.
+
+    Whoever starts it with another policy has decided again. One that this release does not know has no
+    effect: nothing in a log may stop the loop.
+    """
+    if adopted is None:
+        return rules
+    return _adopted(rules, adopted.policy, adopted.instead_of)
+
+
+@lru_cache(maxsize=8)
+def _adopted(rules: Rules, policy: str, instead_of: str) -> Rules:
+    try:
+        if read_policy(instead_of).rules != replace(rules, quotas=()):
+            return rules
+        return replace(read_policy(policy).rules, quotas=rules.quotas, grace_s=rules.grace_s)
+    except BadInput:
+        return rules
 
 
 def _value(text: str, option: str, value: str) -> Any:  # noqa: ANN401 - of the option's own type

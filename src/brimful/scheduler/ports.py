@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from brimful.errors import BrimfulError, Refused, Said
 from brimful.fleet.events import Cause, Event, Parts
@@ -12,7 +12,12 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.market.forecast import Forecasts
 from brimful.scheduler.auction import Auctions
+from brimful.scheduler.cloud.buying import Buying
 from brimful.scheduler.plan import Plan
+from brimful.specs.offer import Offer
+
+if TYPE_CHECKING:
+    from brimful.scheduler.cloud.providers import Provider
 
 
 class Store(Protocol):
@@ -122,6 +127,8 @@ class Decided:
     seq: int = -1
     at_s: int = 0
     plan: Plan = field(default_factory=Plan)
+    warned_s: int = 0  # when budgets were last looked at
+    without: frozenset[str] = frozenset()  # the providers that could not be reached then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +136,8 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     market: Auctions | None = None  # None: every pool is a queue pool, at its posted price
+    providers: Mapping[str, Provider] = field(default_factory=dict)  # by name: whoever makes nodes
+    buying: Buying | None = None  # None: nothing is ever ordered
     forecasts: Forecasts = field(default_factory=Forecasts)
     sees_load: bool = False  # whether to write down, once an hour, how busy each pool is
     # Raises where this server may not act (any more). Asked before each act.
@@ -142,5 +151,9 @@ class Ports:
     # The list each engine last gave and the state of the log it was found to agree with: an engine that
     # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)
+    # The list of offers that each provider last gave and the log agrees with.
+    offered: dict[str, Sequence[Offer]] = field(default_factory=dict)
+    # By provider: nodes with our tag that the log does not know, or knows to be gone.
+    strays: dict[str, list[str]] = field(default_factory=dict)
     # As long as it stands, there is nothing to decide anew (loop.py).
     decided: Decided = field(default_factory=Decided)

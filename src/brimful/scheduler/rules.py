@@ -42,6 +42,7 @@ class Rules:
     width: float = _option(default=1.0)
     fresh_s: float = _option(default=600.0)
     margin: float = _option(default=2.0)
+    stay: bool = _option(default=False)
     min_run_s: int = _option(default=300)
     tries: int = _option(default=4)
     rerank_s: int = _option(default=600, least=1)

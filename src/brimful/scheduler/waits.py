@@ -39,6 +39,9 @@ class Waits(Mapping[str, Said]):
             sold = cycle.market.why(state, cycle.fleet, now_s=cycle.now_s)
             if sold is not None:
                 return sold
+        bought = None if cycle.shop is None else cycle.shop.why(state)
+        if bought is not None:
+            return bought
         draft = Draft(cycle.fleet.capacity, closed=cycle.unreachable, sold=cycle.draft.sold)
         if cycle.fleet.seq == self._seq:
             for start in cycle.starts:

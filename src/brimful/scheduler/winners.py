@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -21,8 +21,17 @@ class Winners:
     that finds enough GPUs and no node may ask smaller winners to move to the gaps elsewhere.
     """
 
-    def __init__(self, fleet: Fleet, pool: Pool, leases: Mapping[str, Lease], book: Book) -> None:
-        self._fleet, self._pool, self._leases = fleet, pool, leases
+    def __init__(
+        self,
+        fleet: Fleet,
+        pool: Pool,
+        leases: Mapping[str, Lease],
+        book: Book,
+        reserved: Collection[str] = (),
+    ) -> None:
+        """`reserved`: jobs whose GPUs are paid for ahead; they choose before all winners."""
+        self._fleet, self._pool, self._leases, self._reserved = fleet, pool, leases, reserved
+        self._leaving = self._leave_for_owners()
         self._rank = {bid.bid: i for i, bid in enumerate(book.ranked())}
         self.parts: dict[str, Parts] = {}
         self.ready: set[str] = set()  # whose GPUs are all free already
@@ -31,27 +40,49 @@ class Winners:
     def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
         self.parts, self.ready, self.moves = {}, set(), {}
         won = {bid.bid for bid, _ in winners}
+        if leaving := sorted(won & self._leaving):
+            return leaving
         now, later = Draft(self._fleet.capacity), Draft(self._fleet.capacity)
         for name, lease in self._leases.items():
             if name not in won or lease.phase == "ending":
                 later.give(lease.parts, self._fleet.jobs[name].job)
         refused: list[str] = []
         starting = [bid for bid, _ in winners if bid.bid not in self._leases]
-        for bid in sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid])):
-            job = self._fleet.jobs[bid.bid].job
+        ranked = sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid]))
+        first = sorted(self._reserved, key=lambda name: (-self._fleet.jobs[name].job.gpus, name))
+        for name in (*first, *(bid.bid for bid in ranked)):
+            job = self._fleet.jobs[name].job
             parts = place(job, now, self._pool)
             if parts is not None:
                 now.take(parts, job)
-                self.ready.add(bid.bid)
+                self.ready.add(name)
             else:
                 parts = place(job, later, self._pool) or self._make_a_node(job, later, won)
                 if parts is None:
-                    refused.append(bid.bid)
+                    if name in won:
+                        refused.append(name)
                     continue
                 now.keep(parts)
             later.keep(parts)
-            self.parts[bid.bid] = parts
+            self.parts[name] = parts
         return refused
+
+    def _leave_for_owners(self) -> set[str]:
+        """Who has notice and whose GPUs an owner waits for stays chosen, the first to leave first.
+
+        Were another chosen at each change of the book, each with a notice of its own, owners might wait long
+        beyond one.
+        """
+        wanted = sum(self._fleet.jobs[name].job.gpus for name in self._reserved)
+        wanted -= self._fleet.capacity.pools[self._pool].free if wanted else 0
+        warned = [(each.notice_s, name) for name, each in self._leases.items() if each.notice_s is not None]
+        found: set[str] = set()
+        for _, name in sorted(warned):
+            if wanted <= 0:
+                break
+            wanted -= self._leases[name].size
+            found.add(name)
+        return found
 
     def _make_a_node(self, job: Job, later: Draft, won: set[str]) -> Parts | None:
         """The node that the fewest GPUs of others must leave, if all of them find a place elsewhere."""

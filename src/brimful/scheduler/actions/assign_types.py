@@ -10,53 +10,65 @@ from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.placing.assign import assign
 from brimful.scheduler.placing.place import ONE_NODE, place
 from brimful.scheduler.placing.pools import is_mixed
+from brimful.scheduler.placing.victims import REVIEW_S
+from brimful.scheduler.plan import Review
 from brimful.scheduler.quotas import Books
 
 
 def assign_types(cycle: Cycle) -> None:
-    """Settle everybody's GPU type, and stop those who should change."""
-    fleet, rules = cycle.fleet, cycle.rules
-    if not is_mixed(fleet, rules):
+    """Settle everybody's GPU type, once at each review, and stop those who should change."""
+    fleet, rules, now_s = cycle.fleet, cycle.rules, cycle.now_s
+    late_s, last, cycle.review = now_s % rules.rerank_s, cycle.review, None
+    if late_s >= REVIEW_S or not is_mixed(fleet, rules):
         return
+    if last is not None and now_s - late_s <= last.at_s <= now_s:
+        cycle.review = last
+        if any(name in fleet.waiting for name in last.starting):
+            cycle.targets = last.targets
+        return  # what was settled is carried out; then life goes on by order
     books = None
     if rules.quotas:
         gpus = fleet.capacity.gpus
         books = Books(rules, held=cycle.held, waited_for=cycle.waited_for, gpus_in_fleet=gpus)
-    cycle.targets = assign(
+    targets = assign(
         fleet,
         rules,
         cycle.pools,
-        now_s=cycle.now_s,
+        now_s=now_s,
         prices=cycle.prices,
-        in_turn=cycle.in_turn,
+        kept=cycle.kept,
+        claimed=cycle.claimed,
         books=books,
         may_start=cycle.may_start,
     )
-    if cycle.targets is None:
-        return
     if cycle.finish is not None:
-        cycle.targets |= cycle.finish.targets(fleet)
-    for name, pool in cycle.targets.items():
+        targets |= cycle.finish.targets(fleet)
+    starting = [name for name, pool in targets.items() if pool is not None and name in fleet.waiting]
+    for name, pool in targets.items():
         lease = fleet.jobs[name].open_lease
-        if lease is None:
+        if lease is None or lease.lease in cycle.spoken_for:
             continue
         slot = fleet.capacity.by_name.get(lease.node)
         here = fleet.nodes[lease.node].pool if slot is None else slot.pool
         if pool == here or here in cycle.draft.sold:
             continue  # in a market pool, the market keeps whom it has chosen
+        if pool is not None:
+            starting.append(name)
         why = say("scheduler.makes_room") if pool is None else say("scheduler.moves_to", where=pool.gpu)
         if pool is None and books is not None:
             why = books.gives_back(fleet.jobs[name].job) or why
         cycle.stop(lease, why)
+    cycle.targets, cycle.review = targets, Review(at_s=now_s, targets=targets, starting=tuple(starting))
 
 
 def place_by_type(cycle: Cycle) -> None:
     """Everybody's type is settled: wide gangs first; who has none waits, or waits for others to leave."""
     targets = cycle.targets
-    if targets is None:
+    if targets is None or cycle.review is None:
         return
     moving = bool(cycle.stops)
-    chosen = [state for state in cycle.fleet.waiting.values() if targets.get(state.job.job) is not None]
+    waiting, pools = cycle.fleet.waiting, cycle.fleet.capacity.pools
+    chosen = [waiting[name] for name in cycle.review.starting if name in waiting and targets[name] in pools]
     for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
         pool = targets[state.job.job]
         if pool is None or cycle.not_now(state) or state.job.job in cycle.settled:

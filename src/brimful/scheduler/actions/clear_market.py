@@ -15,6 +15,9 @@ def clear_market(cycle: Cycle) -> None:
 
     def not_now(state: JobState) -> Said | None:
         """Who bids may win, and so counts for those of its user and queue that come after it."""
+        verdict = None if cycle.finish is None else cycle.finish.verdicts.get(state.job.job)
+        if verdict is not None and verdict.kind in ("wait", "firm", "refused"):
+            return verdict.reason
         if not cycle.may_be_held(state.job):
             return None
         types = {pool.gpu for pool in cycle.fleet.able_pools(state.shape)}
@@ -30,11 +33,15 @@ def clear_market(cycle: Cycle) -> None:
         unreachable=cycle.unreachable,
         money=cycle.money,
         not_now=not_now,
+        planned=cycle.planned,
+        leaving=cycle.spoken_for,
     )
-    cycle.market_events, cycle.market_again_s = done.events, done.look_again_s
+    cycle.market_events = [*cycle.market_events, *done.events]
+    times = (cycle.market_again_s, done.look_again_s)
+    cycle.market_again_s = min((at_s for at_s in times if at_s is not None), default=None)
     cycle.prices = {**cycle.prices, **done.prices}
     for lease, reason in done.stops:
         cycle.stop(lease, reason)
     for state, parts in done.starts:
-        cycle.start(state, parts)
+        cycle.start(state, parts, reservation=done.reserved.get(state.job.job, ""))
         cycle.settled.add(state.job.job)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from brimful.fleet.state import JobState
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import by_queue
+from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.whose_turn import whose_turn
 
 
 def give_turns(cycle: Cycle) -> None:
-    if not cycle.rules.turns or not len(cycle.fleet.waiting):
-        return
+    if not cycle.rules.turns or not len(cycle.fleet.waiting) or is_mixed(cycle.fleet, cycle.rules):
+        return  # on several GPU types who has waited would hold the fastest, and everybody would be slower
     alike: dict[tuple[str, int], bool] = {}  # pools and quotas are looked at once for all alike
 
     def could_start(state: JobState) -> bool:

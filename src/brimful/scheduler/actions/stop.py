@@ -17,7 +17,7 @@ def stop(cycle: Cycle) -> None:
             lease = state.open_lease
             if lease is not None and lease.phase != "ending":
                 cycle.stop(lease, say("scheduler.cancelled"), requeue=False)
-        for lease in fleet.limits_due(now_s):
+        for lease in [fleet.open_leases[name] for name in fleet.limits.due(now_s)]:
             state = fleet.jobs[lease.job]
             job = state.job
             if lease.phase == "ending" or state.cancel_requested:

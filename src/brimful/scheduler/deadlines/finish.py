@@ -5,7 +5,12 @@ spot or firm, as `programme.py` finds cheapest, within two nets:
 
 - time: from the last moment at which firm capacity can still do all that no checkpoint holds yet, start
   included, the job takes it and stays;
-- money: spot is only held while what is left of the budget would still pay for that.
+- money: spot is only held while what is left of the budget would still pay for that, at the job's own limit
+  where bids make the price.
+
+Spot may be a market pool: there the job bids, and being outbid is losing it. Firm capacity is that of queue
+pools, where no bid can take it away. Each job has a claim on its own GPUs of it: others may use these until
+then, and leave when the time has come (`Claims`).
 
 Where the budget does not pay for firm capacity at all, the job may use spot alone and is told that it may be
 late; where it does not pay for that either, it does not start. Pure.
@@ -17,14 +22,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
-from math import ceil, inf
+from math import ceil, inf, log2
 from typing import Literal, NamedTuple
 
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Seconds, Sentence, Usd, say
+from brimful.market.pools import limit_of
 from brimful.market.spells import Spells, spells_of
+from brimful.scheduler.cloud.buying import Opening, Shop
+from brimful.scheduler.deadlines.claims import Claims
 from brimful.scheduler.deadlines.programme import (
     Held,
     Programme,
@@ -42,12 +50,13 @@ from brimful.units import HOUR_S
 LEARN_S = 24 * HOUR_S  # what is believed of spot is renewed so often
 # From one look to the next: a two-hundredth of the time there was, within these.
 LOOK_S = (10, 300)
-# The programme is solved for so many jobs, those due first; more of them just keep pace. A programme takes up
-# to 0.1 s once a day and 4 MB.
+# So many programmes are asked by one decision, for the jobs due first; whoever needs another just keeps pace.
+# A programme takes up to 0.1 s once a day and 4 MB; jobs with about as much work and time left share it.
 PROGRAMMES = 32
 STEPS = 256
 # Nobody lets spot stand idle for hours to save a cent; it is also more than the grid of the programme errs.
 WAIT_GAIN = 0.02
+MOST_BONUS = 150  # percent: what the limit of one who holds GPUs of a market pool may count, at most
 
 
 class Verdict(NamedTuple):
@@ -65,6 +74,7 @@ class Finish:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     moves: list[tuple[Lease, Sentence]] = field(default_factory=list)  # between spot and firm, and why
+    due_now: list[JobState] = field(default_factory=list)  # who must have firm GPUs at once, due first
     look_again_s: int | None = None
 
     def only(self, job: str, pools: list[Pool]) -> list[Pool]:
@@ -85,26 +95,67 @@ class Finish:
         return found
 
 
-def finish(fleet: Fleet, draft: Draft, rules: Rules, prices: Mapping[Pool, int], *, now_s: int) -> Finish:
-    """Look at every job with a deadline. Asked only where the fleet has, or had, spot."""
-    done = Finish()
+def finish(
+    fleet: Fleet,
+    draft: Draft,
+    rules: Rules,
+    prices: Mapping[Pool, int],
+    *,
+    now_s: int,
+    shop: Shop | None = None,
+) -> Finish:
+    """Look at every job with a deadline. Asked only where the fleet has, or had, spot.
+
+    Where nodes can be bought, a pool in which they could be made now counts as one with room.
+    """
+    done, claims = Finish(), Claims(fleet, draft)
+    records = _Records(fleet, now_s=now_s)
     due_first = sorted(fleet.due.values(), key=lambda each: (each.job.deadline_s, each.serial))
-    for i, state in enumerate(due_first):
+    for state in due_first:
         lease = state.open_lease
         if state.phase not in ("waiting", "running"):
             continue  # it starts, stops or is on hold: the next look sees what came of it
-        case = _case(state, fleet, draft, rules, prices, now_s=now_s)
+        case = _case(state, fleet, draft, rules, prices, now_s=now_s, shop=shop)
         if case is None:
             continue
-        case.may_solve = i < PROGRAMMES and find_spec("numpy") is not None
+        case.records = records
+        case.may_solve = (shop is None or shop.buying.programmes) and find_spec("numpy") is not None
+        case.is_claimed = case.for_sale or claims.claim(state.job, case.firm, here=case.lease)
         verdict = case.verdict()
         done.verdicts[state.job.job] = verdict
+        if lease is None and verdict.kind == "firm" and not case.for_sale:  # else nodes are made for it
+            done.due_now.append(state)
         if lease is not None and verdict.kind in ("spot", "firm") and verdict.kind != case.held:
             done.moves.append((lease, verdict.reason))
         if case.left_s > 0 and (lease is not None or verdict.kind in ("wait", "spot", "firm")):
             again_s = (now_s // case.look_s + 1) * case.look_s
             done.look_again_s = min(again_s, done.look_again_s or again_s)
     return done
+
+
+class _Records:
+    """What was seen of spot pools, as one decision needs it: read once for all jobs that may use the same."""
+
+    def __init__(self, fleet: Fleet, *, now_s: int) -> None:
+        self.fleet = fleet
+        self.until_s = now_s // LEARN_S * LEARN_S
+        self.solved: set[object] = set()  # programmes that this decision has asked
+        self._together: dict[tuple[Pool, ...], list[int]] = {}
+        self._known: dict[Pool, tuple[int, ...]] = {}
+
+    def together(self, pools: tuple[Pool, ...]) -> list[int]:
+        found = self._together.get(pools)
+        if found is None:
+            found = self._together[pools] = _together([self.fleet.spot[pool].changes for pool in pools])
+        return found
+
+    def known(self, pools: tuple[Pool, ...]) -> tuple[tuple[int, ...], ...]:
+        """Changes of each by the time of the last lesson."""
+        for pool in pools:
+            if pool not in self._known:
+                changes = self.fleet.spot[pool].changes
+                self._known[pool] = tuple(at_s for at_s in changes if at_s <= self.until_s)
+        return tuple([self._known[pool] for pool in pools])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,14 +170,23 @@ class _Case:
     lease: Lease | None
     firm: tuple[Pool, ...]  # the cheapest that has room; all that could hold it where none has
     firm_hourly: float
-    spot: dict[Pool, float]  # every spot pool it could use, there now or not: what an hour of work costs
+    # Every spot pool it could use, there now or not: what an hour of work costs, or usually does where bids
+    # have driven it above firm capacity.
+    spot: dict[Pool, float]
+    here_hourly: float  # of the spot it holds; 0: none
     up: list[Pool]  # those with room for it now, or the one it holds
+    worst_hourly: float  # of the cheapest of them, should bids drive its price up to the job's own limit
     speed: float  # of those firm GPUs
     work_s: float | None
     worst_s: float  # work still to be done should its GPUs be lost now
     left_s: int
     margin_s: int
+    units: float  # GPUs that an hour is paid for
+    shop: Shop | None = None
+    for_sale: bool = False  # whether that firm capacity would be bought
+    records: _Records = field(init=False)
     may_solve: bool = True  # False: keep pace only
+    is_claimed: bool = True  # False: others that are due before it need all the firm capacity there is
 
     def verdict(self) -> Verdict:
         job = self.state.job
@@ -144,6 +204,9 @@ class _Case:
             return Verdict("spot", tuple(self.up), why)
         if firm_cost > budget:
             return self._too_dear(firm_cost, budget, setup_s)
+        if not self.is_claimed and self.held != "firm" and self.up and job.checkpoint_interval_s:
+            why = say("scheduler.net_is_others", tier=self._tier, deadline=self._deadline())
+            return Verdict("spot", (self._best_zone(),), why)
         only_firm = self._why_firm(budget, setup_s)
         return self._cheapest() if only_firm is None else Verdict("firm", self.firm, only_firm)
 
@@ -159,8 +222,8 @@ class _Case:
         restart_s = job.checkpoint_cost_s
         if self.left_s - self.margin_s < self.worst_s + restart_s:
             return say("scheduler.firm_only_now", tier=tier, work=self._work(restart_s), deadline=deadline)
-        spot, firm = min(self.spot.values()), self.firm_hourly
-        tried = self._cost(spot, self.look_s) + self._cost(firm, self.worst_s + restart_s)
+        tried = self._cost(self.worst_hourly, self.look_s)
+        tried += self._cost(self.firm_hourly, self.worst_s + restart_s)
         if tried > budget:
             return say("scheduler.firm_only_paid", tier=tier, tried=Usd(int(tried)), left=Usd(int(budget)))
         return None
@@ -196,8 +259,10 @@ class _Case:
             spot_usd_per_hour=min(self.spot.values()) / 1e6,
             on_demand_usd_per_hour=self.firm_hourly / 1e6,
         )
-        zones = [self.fleet.spot[pool].changes for pool in self.spot]
-        together = _together(zones)
+        if task.spot_usd_per_hour >= task.on_demand_usd_per_hour:
+            return "on_demand"
+        pools = tuple(self.spot)
+        together = self.records.together(pools)
         is_up = bool(self.up)
         as_recorded = is_up == bool(len(together) % 2)  # it may be there and full
         seen = Seen(
@@ -208,20 +273,28 @@ class _Case:
             is_up=is_up,
             age_s=max(0, self.now_s - together[-1]) if as_recorded and together else 0.0,
         )
+        if seen.held == "spot" and (self.here_hourly - self.firm_hourly) * self.work_s > (
+            self.firm_hourly * task.restart_s
+        ):
+            return "on_demand"  # bids have driven it so high that a start there is worth it
         if seen.held == "spot":
             return "spot"  # as fast, and cheaper, as long as it lasts; the nets were asked before
         if task.work_s + 2 * task.restart_s + 2 * self.look_s >= task.deadline_s:
             return "on_demand"  # there was never time to spare
-        if not self.may_solve:
+        records = self.records
+        shared = _shared_task(task, seen, units=self.units)
+        is_new = (shared, pools) not in records.solved
+        if not self.may_solve or (is_new and len(records.solved) >= PROGRAMMES):
             return uniform_progress(task, seen, tick_s=self.look_s)
-        until_s = self.now_s // LEARN_S * LEARN_S
-        known = tuple(tuple(at_s for at_s in zone if at_s <= until_s) for zone in zones)
-        return _programme(task, known, until_s, self.look_s).decide(seen)
+        records.solved.add((shared, pools))
+        return _programme(shared, records.known(pools), records.until_s, self.look_s).decide(seen)
 
     def _best_zone(self) -> Pool:
         """Where an hour of work costs least, the starts counted that its spell will make necessary."""
         if self.held == "spot" or len(self.up) == 1:
             return self.up[0]
+        if self.shop is not None and (best := self._best_offer(self.shop)) is not None:
+            return best
         restart = self.state.job.checkpoint_cost_s / HOUR_S
 
         def cost(pool: Pool) -> float:
@@ -230,6 +303,18 @@ class _Case:
             return self.spot[pool] * (1 + restart / life)
 
         return min(self.up, key=cost)
+
+    def _best_offer(self, shop: Shop) -> Pool | None:
+        """The same by the sum for a purchase, egress and lost work included; None: some zone is no offer."""
+        openings = shop.openings(self.state)
+        if shop.buying.by == "price":
+            return min(self.up, key=lambda pool: (self.spot[pool], pool))
+        sums = {
+            pool: place.total
+            for pool in self.up
+            if pool in openings and (place := shop.weigh(self.state, openings[pool])) is not None
+        }
+        return min(self.up, key=lambda pool: (sums[pool], pool)) if len(sums) == len(self.up) else None
 
     def _too_dear(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
         """The hard cap: firm capacity cannot be paid for to the end."""
@@ -274,29 +359,48 @@ class _Case:
 
 
 def _case(
-    state: JobState, fleet: Fleet, draft: Draft, rules: Rules, prices: Mapping[Pool, int], *, now_s: int
+    state: JobState,
+    fleet: Fleet,
+    draft: Draft,
+    rules: Rules,
+    prices: Mapping[Pool, int],
+    *,
+    now_s: int,
+    shop: Shop | None,
 ) -> _Case | None:
     """The job's situation; None where it has no choice between spot and firm, or the market chooses."""
     job, lease = state.job, state.open_lease
     assert job.deadline_s is not None
     spot = _spot_pools(job, fleet, draft)
     able = allowed_pools(fleet, state.shape, draft, prices)
-    firm = [pool for pool in able if pool.tier != "spot"]
+    openings = {} if shop is None else shop.openings(state)
+    firm = [pool for pool in {**dict.fromkeys(able), **openings} if pool.tier != "spot"]
+    prices = {pool: each.offer.microusd_per_gpu_hour for pool, each in openings.items()} | {**prices}
     here = None
     if lease is not None:
         node = fleet.nodes.get(lease.node)
-        if node is None or node.pool in draft.sold:
+        if node is None or (node.pool in draft.sold and node.tier != "spot"):
             return None
         here = node.pool
         firm = firm if here.tier == "spot" else [here]
     if not spot or not firm:
         return None
     units = job.gpus * job.gpu_milli / WHOLE_GPU
-    firm = _cheapest_with_room(job, draft, firm, prices, here)
+    firm = _cheapest_with_room(job, draft, firm, prices, here=here, openings=openings)
+    if shop is not None and here is None and firm[0] in openings:
+        firm = [shop.cheapest(state, [pool for pool in openings if pool.tier != "spot"])]
     speed = min(job.rate(pool.gpu) for pool in firm)
     if job.within not in ONE_NODE and job.gpus > 1:
         speed *= min(1.0, job.spread_rate)
-    up = [here] if here in spot else [pool for pool in spot if pool in able and place(job, draft, pool)]
+    by_work = {pool: units * speed / job.rate(pool.gpu) for pool in spot}
+    firm_hourly = max(prices[pool] for pool in firm) * units
+    now = {pool: _spot_price(state, fleet, draft, pool) * each for pool, each in by_work.items()}
+    usual = {pool: fleet.spot[pool].microusd_per_gpu_hour * each for pool, each in by_work.items()}
+    dear = {pool for pool in spot if pool in draft.sold and now[pool] >= firm_hourly}
+    up: list[Pool | None] = [here]
+    if here not in spot:
+        up = [p for p in spot if p in openings or (_is_up(state, fleet, draft, p, able) and p not in dear)]
+    lead_s = max((openings[pool].offer.lead_s for pool in firm if pool in openings), default=0)
     left = state.remaining_s(now_s)
     look_s = min(LOOK_S[1], max(LOOK_S[0], (job.deadline_s - state.ready_s) // 200))
     return _Case(
@@ -307,22 +411,26 @@ def _case(
         held="none" if here is None else "spot" if here.tier == "spot" else "firm",
         lease=lease,
         firm=tuple(firm),
-        firm_hourly=max(prices[pool] for pool in firm) * units,
-        spot={
-            pool: fleet.spot[pool].microusd_per_gpu_hour * units * speed / job.rate(pool.gpu) for pool in spot
-        },
+        firm_hourly=firm_hourly,
+        spot={pool: usual[pool] if pool in dear else each for pool, each in now.items()},
+        here_hourly=now[here] if here in spot else 0.0,
         up=[pool for pool in up if pool is not None],
+        worst_hourly=min(_most(job, fleet, draft, pool) * each for pool, each in by_work.items()),
         speed=speed,
         work_s=None if left is None else left / speed,
         worst_s=((left or 0.0) + _unsaved_s(job, lease, now_s=now_s)) / speed,
         left_s=job.deadline_s - now_s,
-        margin_s=look_s + rules.grace_s,
+        margin_s=look_s + rules.grace_s + lead_s,
+        units=units,
+        shop=shop,
+        for_sale=any(pool in openings for pool in firm),
     )
 
 
 def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
     """Spot pools it could use at a price it accepts, those that are away just now too."""
     limit = job.limit_microusd_per_gpu_hour
+    whole = job.gpu_milli == WHOLE_GPU  # no others bid
     return [
         pool
         for pool, record in fleet.spot.items()
@@ -330,16 +438,67 @@ def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
         and job.rate(pool.gpu) > 0.0
         and too_small(job, pool.gpu) is None
         and (limit is None or record.microusd_per_gpu_hour <= limit)
-        and pool not in draft.sold
+        and (whole or pool not in draft.sold)
     ]
 
 
+def _is_up(state: JobState, fleet: Fleet, draft: Draft, pool: Pool, able: Sequence[Pool]) -> bool:
+    """Whether it has room for the job now; of a market pool, whether its bid may win."""
+    if pool not in draft.sold:
+        return pool in able and place(state.job, draft, pool) is not None
+    if pool not in fleet.able_pools(state.shape) or pool.site in draft.closed:
+        return False
+    most, outbids = _most(state.job, fleet, draft, pool), _outbids(state.job, fleet, draft, pool)
+    return 100 * most > MOST_BONUS * outbids and most >= _spot_price(state, fleet, draft, pool)
+
+
+def _spot_price(state: JobState, fleet: Fleet, draft: Draft, pool: Pool) -> int:
+    """What an hour of a GPU costs there, or would if it came in: the limit of those it then keeps out."""
+    posted = fleet.spot[pool].microusd_per_gpu_hour
+    if pool not in draft.sold:
+        return posted
+    line, lease = fleet.prices.get(pool), state.open_lease
+    now = posted if line is None else line.last.microusd_per_gpu_hour
+    if lease is not None and (node := fleet.nodes.get(lease.node)) is not None and node.pool == pool:
+        return now
+    return max(now, _outbids(state.job, fleet, draft, pool))
+
+
+def _outbids(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
+    """The highest limit of those who hold the GPUs that it would need; 0: enough are free."""
+    needed = job.gpus - (draft.free_in(pool) if pool in fleet.capacity.pools else 0)
+    floor = fleet.spot[pool].microusd_per_gpu_hour
+    held = sorted(
+        (limit_of(fleet.jobs[lease.job].job, floor=floor), lease.size)
+        for lease in fleet.leases_at.get(pool.site, {}).values()
+        if (node := fleet.nodes.get(lease.node)) is not None and node.pool == pool and lease.phase != "ending"
+    )
+    highest = 0
+    for limit, gpus in held:
+        if needed <= 0:
+            break
+        highest, needed = limit, needed - gpus
+    return highest
+
+
+def _most(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
+    """What an hour there may cost before it leaves by itself."""
+    posted = fleet.spot[pool].microusd_per_gpu_hour
+    return limit_of(job, floor=posted) if pool in draft.sold else posted
+
+
 def _cheapest_with_room(
-    job: Job, draft: Draft, firm: list[Pool], prices: Mapping[Pool, int], here: Pool | None
+    job: Job,
+    draft: Draft,
+    firm: list[Pool],
+    prices: Mapping[Pool, int],
+    *,
+    here: Pool | None,
+    openings: Mapping[Pool, Opening],
 ) -> list[Pool]:
     if len(firm) == 1 or here in firm:
         return firm
-    free = [pool for pool in firm if place(job, draft, pool) is not None]
+    free = [pool for pool in firm if pool in openings or place(job, draft, pool) is not None]
     return [min(free, key=lambda pool: prices[pool] / job.rate(pool.gpu))] if free else firm
 
 
@@ -364,6 +523,26 @@ def _together(zones: Sequence[Sequence[int]]) -> list[int]:
         if bool(before) != bool(there):
             found.append(at_s)
     return found
+
+
+def _shared_task(task: Task, seen: Seen, *, units: float) -> Task:
+    """A task whose programme serves this one too: as much work and slack left or a bit more, per GPU.
+
+    What a programme says depends on the work and the time that are left, not on how long the task was.
+    """
+    work_s = _rounded_up(seen.work_s)
+    return Task(
+        work_s=work_s,
+        deadline_s=work_s + _rounded_up(max(seen.left_s - seen.work_s, task.restart_s)),
+        restart_s=task.restart_s,
+        spot_usd_per_hour=round(task.spot_usd_per_hour / units, 4),
+        on_demand_usd_per_hour=round(task.on_demand_usd_per_hour / units, 4),
+    )
+
+
+def _rounded_up(seconds: float) -> float:
+    """To the next power of the square root of 2."""
+    return float(2 ** (ceil(2 * log2(max(1.0, seconds))) / 2))
 
 
 @lru_cache(maxsize=2 * PROGRAMMES)

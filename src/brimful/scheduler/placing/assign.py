@@ -17,13 +17,15 @@ from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
-from brimful.scheduler.ordering import aged_work_s, expected_work_s
-from brimful.scheduler.placing.victims import REVIEW_S, loses_all_again, lost_gpu_s
+from brimful.scheduler.ordering import aged_work_s, expected_work_s, first_waiting
+from brimful.scheduler.placing.victims import loses_all_again, lost_gpu_s
 from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Rules
 
 SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
 ROUNDS = 4
+DEPTH = 2  # times the GPUs of the fleet: how many of those who wait are looked at
+LEAST_SHARE = 0.1  # of its speed: who is ten times as well off elsewhere goes there, however often it went
 NEARLY = 1e-12
 ROOM_FOR_ALL = 10**9
 
@@ -58,36 +60,39 @@ def assign(
     *,
     now_s: int,
     prices: Mapping[Pool, int],
-    in_turn: Collection[str] = (),
+    kept: Collection[str] = (),
+    claimed: Mapping[Pool, int] | None = None,
     books: Books | None = None,
     may_start: Callable[[JobState], bool] | None = None,
-) -> dict[str, Pool | None] | None:
+) -> dict[str, Pool | None]:
     """The pool each job that waits or may be moved should be in; None for those that should wait.
 
-    Returns nothing between reviews. Jobs that were just started or are about to end stay where they are, and
-    who may not start yet is given nothing that others would have to leave. `books`: what each queue may hold.
+    Jobs that were just started or are about to end stay where they are, and who may not start yet is given
+    nothing that others would have to leave. Nor are those asked who are `kept` in the slot of a promise; they
+    wait for `claimed` GPUs. `books`: what each queue may hold.
     `prices` decide only between pools that are worth the same to a job, and only where types are `cheap`.
     """
-    if now_s % rules.rerank_s >= REVIEW_S:
-        return None
     pools: list[Pool | None] = [*fleet.capacity.pools, None]
     number = {pool: i for i, pool in enumerate(pools)}
-    room = [*[index.gpus for index in fleet.capacity.pools.values()], ROOM_FOR_ALL]
-    look = _Look(fleet, rules, pools_of, in_turn, now_s=now_s)
+    claims = claimed or {}
+    room = [*[index.gpus - claims.get(p, 0) for p, index in fleet.capacity.pools.items()], ROOM_FOR_ALL]
+    look = _Look(fleet, rules, pools_of, now_s=now_s)
     wants: list[_Want] = []
     for lease in fleet.open_leases.values():
         slot = fleet.capacity.by_name.get(lease.node)
         if slot is None:
             continue
         here, state = number[slot.pool], fleet.jobs[lease.job]
-        if lease.phase == "running" and _may_move(state, rules, now_s=now_s):
-            want = look.want(state)
+        fixed = lease.phase != "running" or lease.job in kept or state.job.max_gpus  # resize.py moves those
+        if not fixed and may_move(state, rules, now_s=now_s):
+            want = look.want(state, home=here)
             if want.worth[here] != -inf:
-                want.home = here
                 wants.append(want)
                 continue
         room[here] -= lease.size
-    wants += [look.want(state) for state in fleet.waiting.values() if may_start is None or may_start(state)]
+    first = first_waiting(fleet, rules, gpus=DEPTH * fleet.capacity.gpus, now_s=now_s)
+    able = [state for state in first if state.job.job not in kept]
+    wants += [look.want(state) for state in able if may_start is None or may_start(state)]
     wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
     pairs = _pairs(wants, [*fleet.capacity.pools], prices if rules.types == "cheap" else {})
     if books is None:
@@ -101,17 +106,25 @@ def assign(
     return {want.state.job.job: pools[want.at] for want in wants}
 
 
-def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
+def may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
     """It has run its least time, and moving throws away little of what it still has to do."""
     lease = state.leases[-1]
-    # At least a second: whoever was moved a moment ago is not moved again in the same review.
-    # And until it has saved once: with reviews closer than its checkpoints it would never get on.
-    saved_s = state.job.checkpoint_interval_s or 0
-    if lease.billed_s(now_s) < max(1, rules.min_run_s, state.job.min_run_s, saved_s) + lease.setup_s:
+    if lease.started_s is None or now_s < movable_s(state, rules):
         return False
     if loses_all_again(state, lease.billed_s(now_s) - lease.setup_s):
         return False
     return lost_gpu_s(state, lease, now_s=now_s) * 10 <= expected_work_s(state, rules, now_s=now_s)
+
+
+def movable_s(state: JobState, rules: Rules) -> int:
+    """When the lease it has will have run its least time.
+
+    At least a second: whoever was moved a moment ago is not moved again in the same review. And until it has
+    saved once: with reviews closer than its checkpoints it would never get on.
+    """
+    lease, saved_s = state.leases[-1], state.job.checkpoint_interval_s or 0
+    started_s = lease.granted_s if lease.started_s is None else lease.started_s
+    return started_s + max(1, rules.min_run_s, state.job.min_run_s, saved_s) + lease.setup_s
 
 
 class _Look:
@@ -122,12 +135,10 @@ class _Look:
         fleet: Fleet,
         rules: Rules,
         pools_of: Callable[[int], Sequence[Pool]],
-        in_turn: Collection[str],
         *,
         now_s: int,
     ) -> None:
         self._fleet, self._rules, self._pools_of, self._now_s = fleet, rules, pools_of, now_s
-        self._first = in_turn
         self._rates: dict[int, list[float | None]] = {}  # by shape: most jobs have one that others have
 
     def _rates_of(self, shape: int) -> list[float | None]:
@@ -143,21 +154,32 @@ class _Look:
             self._rates[shape] = found
         return found
 
-    def _has_turn(self, state: JobState) -> bool:
-        lease = state.open_lease
-        return state.job.job in self._first if lease is None else self._now_s < lease.turn_until_s
-
-    def want(self, state: JobState) -> _Want:
+    def want(self, state: JobState, *, home: int = -1) -> _Want:
         job, rates = state.job, self._rates_of(state.shape)
         gpus = job.gpus
         if self._rules.types == "rotate":
             worth = self._rotated(state, rates)
         else:
-            left = 1.0 if self._has_turn(state) else aged_work_s(state, self._rules, now_s=self._now_s)
-            left = max(1.0, left)
+            left = max(1.0, aged_work_s(state, self._rules, now_s=self._now_s))
             worth = [-inf if rate is None else rate * gpus / left for rate in rates]
+            if home >= 0 and self._rules.stay:
+                worth[home] /= self._share_moving(state)
         worth.append(0.0)
-        return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates))
+        return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates), home)
+
+    def _share_moving(self, state: JobState) -> float:
+        """Of its speed anywhere else, what is left if it goes on to be stopped as often as it has been.
+
+        Each stop costs what it loses, and at least one review. This is the restart factor of Sia (Jayaram
+        Subramanya et al., SOSP 2023) with the time on GPUs for a job's age: what a stop really costs holds a
+        job where it is, and who has been sent about often is held more.
+        """
+        stops, had_s, lease = len(state.leases) - 1, state.attained_s(self._now_s), state.leases[-1]
+        if not stops:
+            return 1.0
+        lost_s = lost_gpu_s(state, lease, now_s=self._now_s) / (state.job.gpus or 1)
+        cost_s = max(lost_s, self._rules.rerank_s)
+        return max(LEAST_SHARE, 1 - stops * cost_s / (had_s + cost_s))
 
     def _rotated(self, state: JobState, rates: list[float | None]) -> list[float]:
         """Speed ignored: who has had least goes first, to the type it has had least of for its size.

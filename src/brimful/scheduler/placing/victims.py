@@ -64,7 +64,7 @@ class Search:
     def __init__(self, cycle: Cycle) -> None:
         fleet, rules, now_s = cycle.fleet, cycle.rules, cycle.now_s
         self.fleet, self.draft, self.rules, self.now_s = fleet, cycle.draft, rules, now_s
-        self.spoken_for, self.in_turn = cycle.spoken_for, cycle.in_turn
+        self.spoken_for, self.in_turn, self.kept = cycle.spoken_for, cycle.in_turn, cycle.kept
         self.borrowed = dict(cycle.borrowed)
         self.held: set[int] = set()
         # On a mixed fleet reviews say who is better off where (assign.py).
@@ -256,7 +256,8 @@ class Search:
 
     def _look_at(self, lease: Lease) -> tuple[int, float, float, float]:
         """(class, expected time, expected work, what a stop loses); class -1: nobody may stop it."""
-        if lease.phase != "running":
+        if lease.phase != "running" or lease.job in self.kept or lease.node in self.fleet.cloud.machines:
+            # In the slot of its promise, or on a node that was bought for it, and paid.
             return NEVER
         rules, now_s = self.rules, self.now_s
         assert lease.started_s is not None

@@ -1,0 +1,1 @@
+"""Capacity that is bought: the port to providers, what could be had, what was ordered."""

@@ -1,0 +1,189 @@
+"""Promised deadlines: whether one can be kept beside those that are promised, and from when on it presses.
+
+A promise is a slot: a job's GPUs in one pool until the slot's end, for as long before as it may still need.
+At no moment do the slots of a pool ask for more than it has. So whoever was promised gets its GPUs when its
+slot begins, from jobs that were promised nothing. It may run before, anywhere; what it keeps of that makes
+its slot begin later, never earlier, and so no promise is broken by another one.
+
+A promise needs a bound of the run time: predicted work, or a longest run. Leaves out: nodes that fail, gangs
+that must be on one node beside promised jobs that are scattered over all of them (whole nodes are counted for
+them), quotas, arrays, jobs that come after others, and fleets with spot, where `finish.py` plans. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import ceil, inf
+from typing import NamedTuple
+
+from brimful.fleet.events import DeadlineAnswered
+from brimful.fleet.job import Job
+from brimful.fleet.lease import JobState
+from brimful.fleet.memory import too_small
+from brimful.fleet.node import Pool
+from brimful.fleet.state import Fleet
+from brimful.scheduler.placing.place import ONE_NODE
+from brimful.scheduler.rules import Rules
+
+LOOK_S = 5  # from one look of the loop to the next, and for what it ordered to be done
+
+
+class Slot(NamedTuple):
+    pool: Pool
+    gpus: int
+    begins_s: float
+    ends_s: int
+
+
+def promises(rules: Rules) -> bool:
+    """Only who may stop others can promise anything, and what a quota holds back is not promised."""
+    return rules.deadlines and rules.preempt == "index" and not rules.quotas
+
+
+def answer(
+    fleet: Fleet,
+    rules: Rules,
+    job: Job,
+    *,
+    now_s: int,
+    sold: Collection[Pool] = (),
+    beside: Sequence[Slot] = (),
+) -> DeadlineAnswered | None:
+    """Whether its deadline is promised, and if not, by when it could be. None: nothing can be said.
+
+    `beside` are slots that were promised a moment ago and are not in the log yet.
+    """
+    if job.deadline_s is None or job.after or job.array or not promises(rules):
+        return None
+    if fleet.spot or fleet.queues or not fleet.capacity.pools:  # no node has been seen yet
+        return None
+    best: tuple[float, int, Pool] | None = None  # the slot that begins last
+    earliest_s = inf
+    for pool in fleet.capacity.pools:
+        run_s = _longest_s(job, pool, rules, done=0.0, ran_s=0.0)
+        if run_s is None:
+            return None
+        if pool in sold or not _could_run(fleet, job, pool):
+            continue
+        taken = [*beside, *(slot for _, slot in slots(fleet, rules, now_s=now_s))]
+        # What a provider made for somebody is theirs, and goes again.
+        bought = sum(each.order.gpus for each in fleet.cloud.machines.values() if each.pool == pool)
+        spare = fleet.capacity.pools[pool].gpus - bought - _counted(fleet, job, pool)
+        for from_s, until_s in _gaps([slot for slot in taken if slot.pool == pool], spare, now_s=now_s):
+            need_s = run_s + _spare_s(job, rules)
+            if from_s == now_s and min(until_s, job.deadline_s) - now_s < need_s:
+                need_s -= job.checkpoint_cost_s  # it begins at once, and so never has to begin again
+            if until_s - from_s >= need_s:
+                earliest_s = min(earliest_s, from_s + need_s)
+                ends_s = min(until_s, job.deadline_s)
+                if ends_s - need_s >= from_s and (best is None or ends_s - need_s > best[0]):
+                    best = (ends_s - need_s, int(ends_s), pool)
+    if best is None:
+        done_by_s = None if earliest_s == inf else ceil(earliest_s)
+        return DeadlineAnswered(at_s=now_s, job=job.job, done_by_s=done_by_s)
+    _, ends_s, pool = best
+    return DeadlineAnswered(
+        at_s=now_s,
+        job=job.job,
+        is_promised=True,
+        done_by_s=ends_s,
+        site=pool.site,
+        gpu=pool.gpu,
+        tier=pool.tier,
+    )
+
+
+def slots(fleet: Fleet, rules: Rules, *, now_s: int) -> Iterator[tuple[JobState, Slot]]:
+    """Of every promise that can still be kept."""
+    for state in fleet.due.values():
+        told = fleet.told.get(state.job.job)
+        if told is None or not told.is_promised or told.done_by_s is None or now_s > told.done_by_s:
+            continue
+        done, ran_s = _secured(state, now_s=now_s), state.attained_s(now_s)
+        slot = slot_of(fleet, rules, state.job, told, done=done, ran_s=ran_s)
+        if slot is not None:
+            yield state, slot
+
+
+def slot_of(
+    fleet: Fleet, rules: Rules, job: Job, told: DeadlineAnswered, *, done: float = 0.0, ran_s: float = 0.0
+) -> Slot | None:
+    """The slot of a promise, with so much of its work done; None: there is none, or its pool is gone."""
+    pool = Pool(site=told.site, gpu=told.gpu, tier=told.tier)
+    if not told.is_promised or told.done_by_s is None or pool not in fleet.capacity.pools:
+        return None
+    left_s = _longest_s(job, pool, rules, done=done, ran_s=ran_s)
+    if left_s is None:
+        return None
+    begins_s = told.done_by_s - left_s - _spare_s(job, rules)
+    return Slot(pool, _counted(fleet, job, pool), begins_s, told.done_by_s)
+
+
+def _gaps(taken: Sequence[Slot], spare: int, *, now_s: int) -> Iterator[tuple[float, float]]:
+    """When slots leave room for one more, from now on: while they hold at most `spare` GPUs."""
+    if spare < 0:
+        return
+    changes: list[tuple[float, int]] = []
+    for slot in taken:
+        changes += [(max(slot.begins_s, now_s), slot.gpus), (slot.ends_s, -slot.gpus)]
+    held, from_s, is_open = 0, float(now_s), True
+    for at_s, more in sorted(changes):
+        held += more
+        if held > spare and is_open:
+            if at_s > from_s:
+                yield from_s, at_s
+            is_open = False
+        elif held <= spare and not is_open:
+            from_s, is_open = at_s, True
+    yield from_s, inf  # all slots end
+
+
+def _longest_s(job: Job, pool: Pool, rules: Rules, *, done: float, ran_s: float) -> float | None:
+    """How long it may still run there, by what was predicted or by its longest run; None: nobody knows."""
+    bounds: list[float] = []
+    if job.max_run_s is not None:
+        bounds.append(job.max_run_s - ran_s)
+    if rules.known and job.predicted_work_s is not None:
+        spread = job.spread_rate if job.gpus > 1 and job.within not in ONE_NODE else 1.0
+        rate = job.rate(pool.gpu) * min(1.0, spread)
+        bounds.append((job.predicted_work_s - done) / rate if rate > 0 else inf)
+    return max(0.0, min(bounds)) if bounds else None
+
+
+def _spare_s(job: Job, rules: Rules) -> int:
+    """For others to stop, for the loop to look, and for the job to begin again if it ran before its slot."""
+    return rules.grace_s + LOOK_S + job.checkpoint_cost_s
+
+
+def _secured(state: JobState, *, now_s: int) -> float:
+    """Useful work that is left of it if it is stopped now."""
+    lease, every_s = state.open_lease, state.job.checkpoint_interval_s
+    if lease is None or lease.started_s is None or every_s is None:
+        return state.kept_work_s
+    worked_s = max(0, now_s - lease.started_s - lease.setup_s)
+    return state.kept_work_s + lease.speed * (worked_s - worked_s % every_s if every_s else worked_s)
+
+
+def _counted(fleet: Fleet, job: Job, pool: Pool) -> int:
+    """GPUs that a promise counts: for a gang that must be close together, whole nodes."""
+    largest = fleet.capacity.pools[pool].largest
+    if job.gpus <= 1 or job.within in ("site", "any") or not largest:
+        return job.gpus
+    return ceil(job.gpus / largest) * largest
+
+
+def _could_run(fleet: Fleet, job: Job, pool: Pool) -> bool:
+    limit, price = job.limit_microusd_per_gpu_hour, fleet.posted_prices().get(pool, 0)
+    return (
+        job.may_be_in(site=pool.site, tier=pool.tier)
+        and job.rate(pool.gpu) > 0.0
+        and (limit is None or price <= limit)
+        and too_small(job, pool.gpu) is None
+        and fleet.capacity.could_hold(job, pool)
+    )
+
+
+def pressing(all_slots: Iterable[tuple[JobState, Slot]], *, now_s: int) -> list[tuple[JobState, Slot]]:
+    """Whose slot has begun, the first first."""
+    begun = [each for each in all_slots if each[1].begins_s <= now_s]
+    return sorted(begun, key=lambda each: (each[1].begins_s, each[0].serial))

@@ -1,0 +1,166 @@
+"""Reservations inside a decision: whose waiting jobs they pay for, what is kept for owners, what is lent.
+
+A job of the owner that fits whole into what is left of a reservation does not bid: its GPUs are taken out of
+the spot supply, and whoever must leave for it gets the ordinary notice. Reserved GPUs that nobody uses are
+kept out too, until they have been idle for so long that they are lent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from brimful.fleet.events import CreditsExpired, Event, NoticeGiven, ReservationEnded, ReservedLent
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU
+from brimful.fleet.node import Pool
+from brimful.fleet.reservations.reservation import Reservation
+from brimful.fleet.state import Fleet, JobState, Lease
+from brimful.language import say
+from brimful.market.bid import Step
+
+
+@dataclass(slots=True)
+class Reserved:
+    """What reservations in force claim of one pool, at one moment."""
+
+    covers: dict[str, str] = field(default_factory=dict)  # waiting job -> reservation that pays for it
+    claimed: int = 0  # GPUs that are not for borrowers: in use, waited for by their owner, or kept for it
+    lent: tuple[tuple[str, int], ...] = ()  # (reservation, GPUs) that are part of the spot supply
+    paused: dict[str, int] = field(default_factory=dict)  # tenant -> GPUs that it lends on purpose
+
+    def supply(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Without what is claimed; who has paused GPUs sells them, and may not bid here meanwhile."""
+        claimed, left = self.claimed, list[Step]()
+        for step in steps:
+            taken = min(claimed, step.quantity)
+            claimed -= taken
+            if step.quantity > taken:
+                left.append(_part(step, step.quantity - taken))
+        for tenant, gpus in sorted(self.paused.items()):
+            left = [*_sold(left, tenant, gpus)]
+        return tuple(left)
+
+    def lent_now(self, fleet: Fleet, pool: Pool, supply: int, *, now_s: int) -> Iterable[Event]:
+        """An event where what is lent has changed, or what it is a part of."""
+        before = fleet.reservations.lending.get(pool)
+        lent, total = self.lent, sum(gpus for _, gpus in self.lent)
+        if total > supply:  # nodes have left: everybody lends less
+            lent = tuple((name, gpus * supply // total) for name, gpus in lent)
+        if not lent and (before is None or not before.lent):
+            return
+        now = ReservedLent(at_s=now_s, **pool._asdict(), gpus=supply, lent=lent)
+        if before is None or (before.gpus, before.lent) != (now.gpus, now.lent):
+            yield now
+
+
+def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: int) -> dict[Pool, Reserved]:
+    """By market pool; a job is paid for by one reservation at most."""
+    found: dict[Pool, Reserved] = {}
+    in_force = [
+        each for each in fleet.reservations.by_name.values() if each.start_s - notice_s <= now_s < each.end_s
+    ]
+    for lease in fleet.open_leases.values() if fleet.reservations else ():
+        slot = fleet.capacity.by_name.get(lease.node)
+        if lease.reservation and slot is not None:
+            found.setdefault(slot.pool, Reserved()).claimed += lease.size
+    if not in_force:
+        return found
+    waiting: dict[str, list[JobState]] = {}
+    for state in fleet.waiting.values():
+        waiting.setdefault(state.job.tenant, []).append(state)
+    settled: set[str] = set()
+    sold = frozenset(pools)
+    for each in in_force:
+        if each.pool not in sold:
+            continue
+        here = found.setdefault(each.pool, Reserved())
+        if now_s < each.start_s:  # it begins soon: who is there has notice
+            here.claimed += each.idle.gpus
+            continue
+        covered = 0
+        if now_s < each.end_s - notice_s:
+            jobs = [state for state in waiting.get(each.tenant, ()) if state.job.job not in settled]
+            for state in _covered(fleet, each, jobs, now_s=now_s):
+                here.covers[state.job.job] = each.reservation
+                settled.add(state.job.job)
+                covered += state.job.gpus
+        kept = max(covered, each.young(now_s))
+        paused = each.paused.gpus
+        here.claimed += kept
+        here.lent += ((each.reservation, each.idle.gpus - kept + paused),)
+        if paused:
+            here.paused[each.tenant] = here.paused.get(each.tenant, 0) + paused
+    return found
+
+
+def _covered(fleet: Fleet, each: Reservation, jobs: Sequence[JobState], *, now_s: int) -> Iterable[JobState]:
+    """Jobs that fit whole into its unused GPUs, by class and then by age."""
+    left = each.idle.gpus
+    for state in sorted(jobs, key=lambda state: (PRIORITIES[state.job.priority], state.serial)):
+        job, able = state.job, fleet.able_pools(state.shape)
+        avoids = each.pool.site == state.avoid_site and now_s < state.avoid_until_s
+        elsewhere = avoids and any(pool.site != each.pool.site for pool in able)
+        if 0 < job.gpus <= left and job.gpu_milli == WHOLE_GPU and each.pool in able and not elsewhere:
+            left -= job.gpus
+            yield state
+
+
+def due_events(fleet: Fleet, *, now_s: int) -> Iterable[Event]:
+    """Windows that are over, and credits whose time is."""
+    for each in fleet.reservations.by_name.values():
+        if now_s >= each.end_s:
+            yield ReservationEnded(at_s=now_s, reservation=each.reservation)
+    for tenant, credits in fleet.reservations.credits.items():
+        if credits[0].expires_s <= now_s:
+            yield CreditsExpired(at_s=now_s, tenant=tenant)
+
+
+def ending_leases(fleet: Fleet, *, notice_s: int, now_s: int) -> tuple[list[Event], list[Lease]]:
+    """(notices to leases whose window ends soon, leases whose window is over)."""
+    notices: list[Event] = []
+    over: list[Lease] = []
+    for lease in fleet.open_leases.values():
+        if not lease.reservation or lease.phase == "ending":
+            continue
+        found = fleet.reservations.by_name.get(lease.reservation)
+        end_s = now_s if found is None else found.end_s
+        if now_s >= end_s:
+            over.append(lease)
+        elif now_s >= end_s - notice_s and lease.notice_s != end_s and lease.phase == "running":
+            reason = say("scheduler.reservation_ends", reservation=lease.reservation)
+            notices.append(NoticeGiven(at_s=now_s, lease=lease.lease, until_s=end_s, reason=reason))
+    return notices, over
+
+
+def withdrawn(fleet: Fleet, *, notice_s: int, now_s: int) -> Iterable[Lease]:
+    """Leases whose reservation was extended after they had notice."""
+    for lease in fleet.warned.values():
+        found = fleet.reservations.by_name.get(lease.reservation) if lease.reservation else None
+        if found is not None and lease.notice_s is not None and now_s < found.end_s - notice_s:
+            yield lease
+
+
+def next_change_s(fleet: Fleet, *, notice_s: int, now_s: int) -> int | None:
+    """When time alone changes something: a window begins or ends, GPUs have been idle, credit expires."""
+    times: list[int] = []
+    for each in fleet.reservations.by_name.values():
+        times += (each.start_s - notice_s, each.start_s, each.end_s - notice_s, each.end_s)
+        times += (since_s + each.idle_s for since_s in each.idle.changes_s())
+    times += (credits[0].expires_s for credits in fleet.reservations.credits.values())
+    return min((at_s for at_s in times if at_s > now_s), default=None)
+
+
+def _part(step: Step, quantity: int, seller: str | None = None) -> Step:
+    seller = step.seller if seller is None else seller
+    return Step(quantity=quantity, ask=step.ask, bought=step.bought, seller=seller)
+
+
+def _sold(steps: Iterable[Step], tenant: str, gpus: int) -> Iterable[Step]:
+    """So many of the operator's GPUs are this tenant's to sell."""
+    for step in steps:
+        of_it = min(gpus, step.quantity) if not step.seller else 0
+        gpus -= of_it
+        if of_it:
+            yield _part(step, of_it, tenant)
+        if step.quantity > of_it:
+            yield _part(step, step.quantity - of_it)

@@ -1,0 +1,15 @@
+"""Random histories of reservations through the production loop; `make bench ARGS=reservations`: 10,000."""
+
+from __future__ import annotations
+
+from bench.histories import try_histories
+
+
+def test_random_histories_credit_and_sell_no_hour_twice_and_owners_have_theirs_back_in_time() -> None:
+    """The watcher of bench/histories.py asserts the rest: accounts of zero, credits by hand, equal bytes."""
+    found = try_histories(range(20_000, 20_150))
+    assert found.histories == 150
+    assert len(found.waits_s) > 100
+    assert found.crashes > 100
+    assert found.lent_microusd > 0
+    assert found.in_time >= 0.999
