@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
 from brimful.language import verbatim
-from brimful.scheduler.placing.assign import _may_move
+from brimful.scheduler.placing.assign import may_move
 from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, rehearse
@@ -62,5 +62,5 @@ def test_who_loses_all_of_a_run_is_let_run_longer_than_before() -> None:
     assert [stop.lease for stop in saves.plan(rules=rules, now_s=7800).stops] == ["long.2"]
     assert never.plan(rules=rules, now_s=7800).stops == []
     assert [stop.lease for stop in never.plan(rules=rules, now_s=7400 + 12_000).stops] == ["long.2"]
-    assert not _may_move(never.fleet.jobs["long"], rules, now_s=7800)
-    assert _may_move(saves.fleet.jobs["long"], rules, now_s=7800)
+    assert not may_move(never.fleet.jobs["long"], rules, now_s=7800)
+    assert may_move(saves.fleet.jobs["long"], rules, now_s=7800)

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.job import WHOLE_GPU, Job, at_size, sizes_of
 from brimful.fleet.node import Node
 from brimful.sim.world import Arrival
 
@@ -71,13 +71,22 @@ def bound(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> Bound:
 
 
 def best_rate(job: Job, fleet: Mapping[str, int]) -> float:
-    return max((job.rate(gpu) for gpu in fleet), default=0.0)
+    """At its fastest size."""
+    return max((each.rate(gpu) for gpu in fleet for each in _sizes(job)), default=0.0)
 
 
 def priced(job: Job, work_s: float, prices: Mapping[str, float]) -> float:
-    """The least that this much of the job's work costs, in GPU-seconds at these prices."""
-    gpus = job.gpus * job.gpu_milli / WHOLE_GPU
-    return min(gpus * work_s * price / job.rate(gpu) for gpu, price in prices.items() if job.rate(gpu) > 0)
+    """The least that this much of the job's work costs, in GPU-seconds at these prices and at any size."""
+    return min(
+        each.gpus * each.gpu_milli / WHOLE_GPU * work_s * price / each.rate(gpu)
+        for each in _sizes(job)
+        for gpu, price in prices.items()
+        if each.rate(gpu) > 0
+    )
+
+
+def _sizes(job: Job) -> Sequence[Job]:
+    return [at_size(job, gpus) for gpus in sizes_of(job)] if job.max_gpus else (job,)
 
 
 def fleet_prices(arrivals: Sequence[Arrival], fleet: Mapping[str, int]) -> dict[str, float]:

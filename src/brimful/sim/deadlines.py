@@ -11,7 +11,7 @@ from math import ceil, gcd
 from statistics import fmean
 from typing import Any
 
-from brimful.market.spells import Spells
+from brimful.market.spells import PRIOR_HOURS, Hours, Spells
 from brimful.scheduler.deadlines.programme import (
     Held,
     Programme,
@@ -50,9 +50,11 @@ class Run:
     starts: int
 
 
-def compare(capacity: Capacity, task: Task, *, starts: int) -> dict[str, dict[str, float]]:
+def compare(
+    capacity: Capacity, task: Task, *, starts: int, prior: Hours = PRIOR_HOURS
+) -> dict[str, dict[str, float]]:
     """Mean cost, misses and instance starts of every policy, over the same starts."""
-    world = World(capacity)
+    world = World(capacity, prior)
     last = max(0, capacity.ticks - ceil(task.deadline_s / capacity.tick_s))
     firsts = [round(k * last / max(1, starts - 1)) for k in range(starts)]
     rules: dict[str, Rule] = {
@@ -76,8 +78,8 @@ def compare(capacity: Capacity, task: Task, *, starts: int) -> dict[str, dict[st
 class World:
     """A record, and what had been seen of it by each moment."""
 
-    def __init__(self, capacity: Capacity) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: Capacity, prior: Hours = PRIOR_HOURS) -> None:
+        self.capacity, self._prior = capacity, prior
         self._any = bytes(map(max, *capacity.up)) if len(capacity.up) > 1 else capacity.up[0]
         self._age = _ages(self._any, capacity.tick_s)
         self._zone_ages = [_ages(up, capacity.tick_s) for up in capacity.up]
@@ -89,7 +91,7 @@ class World:
 
     def _learn(self, up: bytes, ages: Sequence[int]) -> list[Spells]:
         """What was known at the start of each day: only looks before it count."""
-        spells, known = Spells(), []
+        spells, known = Spells.before(self._prior), []
         for i in range(len(up)):
             if i % self._every == 0:
                 known.append(spells.copy())
@@ -146,6 +148,14 @@ class World:
         day = i // self._every
         ages = [ages[i] for ages in self._zone_ages]
         return best_zone(zones, ages, [known[day] for known in self._zone_beliefs])
+
+
+def seen_in(capacity: Capacity) -> Spells:
+    """How the spells of a record of one zone end, and nothing believed besides."""
+    spells, (up,) = Spells.before(None), capacity.up
+    for i, age_s in enumerate(_ages(up, capacity.tick_s)[:-1]):
+        spells.watch(is_up=bool(up[i]), age_s=age_s, seconds=capacity.tick_s, ended=up[i + 1] != up[i])
+    return spells
 
 
 def _ages(up: bytes, tick_s: int) -> list[int]:

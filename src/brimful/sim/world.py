@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,8 @@ from brimful.language import say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.scheduler.auction import Auctions
-from brimful.scheduler.loop import IDLE_LOOK_S, tick
+from brimful.scheduler.deadlines.promise import answer
+from brimful.scheduler.loop import IDLE_LOOK_S, catch_up, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Ports, Start
 from brimful.scheduler.rules import Rules
@@ -35,17 +36,22 @@ class Arrival:
     at_s: int
     job: Job
     work_s: float  # useful seconds of the whole gang at rate 1.0
+    first_s: int = 0  # what its first start takes before it works; later ones take `checkpoint_cost_s`
 
 
 class MemoryStore:
-    def __init__(self) -> None:
+    """The log in memory; `begins`: how many events came before it."""
+
+    def __init__(self, begins: int = 0) -> None:
         self.log: list[Event] = []
+        self._begins = begins
 
     def since(self, seq: int) -> Sequence[Event]:
-        return self.log[seq:] if seq < len(self.log) else ()
+        at = seq - self._begins
+        return self.log[at:] if at < len(self.log) else ()
 
     def append(self, events: Sequence[Event], *, after: int) -> bool:
-        if after != len(self.log):
+        if after != len(self.log) + self._begins:
             return False
         self.log.extend(events)
         return True
@@ -71,15 +77,20 @@ class TimedEngine:
     What a stop leaves of a lease's work is what its last checkpoint holds, see `Job.checkpoint_interval_s`.
     """
 
-    site = SITE
-
     def __init__(
         self,
         nodes: Sequence[Node],
         work_s: dict[str, float],
         kernel: Kernel[Due],
         dice: Dice | None = None,
+        *,
+        site: str = SITE,
+        kept: dict[str, float] | None = None,
+        first_s: Mapping[str, int] | None = None,
     ) -> None:
+        """`kept`: work in each job's checkpoint, where engines of several sites share them."""
+        self._first_s = first_s or {}
+        self.site = site
         self.now_s = 0
         self.silent_until_s = 0
         self._nodes = list(nodes)
@@ -87,13 +98,13 @@ class TimedEngine:
         self._work_s = work_s
         self._kernel = kernel
         self._dice = dice
-        self._kept: dict[str, float] = {}  # job -> work in its checkpoint
+        self._kept: dict[str, float] = {} if kept is None else kept  # job -> work in its checkpoint
         self._running: dict[str, _Run] = {}
         self._news: dict[str, Observation] = {}
 
     def nodes(self) -> Sequence[Node]:
         if self.now_s < self.silent_until_s:
-            raise WorldFailed(say("sim.site_silent", site=SITE))
+            raise WorldFailed(say("sim.site_silent", site=self.site))
         return self._nodes
 
     def start(self, starts: Sequence[Start]) -> Failures:
@@ -109,17 +120,23 @@ class TimedEngine:
                 self._begin(lease, each.job, each.parts)
         return failed
 
-    def _begin(self, lease: str, job: Job, parts: Parts) -> None:
+    def go_on(self, lease: str, job: Job, parts: Parts, *, started_s: int) -> None:
+        """It runs since before anybody rehearsed. `_kept` has what its job did in earlier leases."""
+        self._begin(lease, job, parts, started_s)
+        del self._news[lease]
+
+    def _begin(self, lease: str, job: Job, parts: Parts, started_s: int | None = None) -> None:
         nodes = tuple([name for name, _ in parts])
         speed = job.rate(self._all[nodes[0]].gpu) * (job.spread_rate if len(nodes) > 1 else 1.0)
         if self._dice is not None and self._dice.slow.intersection(nodes):
             speed *= self._dice.faults.slow_rate  # a gang is as fast as its slowest worker
         kept = self._kept.get(job.job)
-        begins_s = self.now_s + (job.checkpoint_cost_s if kept is not None else 0)
+        now_s = self.now_s if started_s is None else started_s
+        begins_s = now_s + (job.checkpoint_cost_s if kept is not None else self._first_s.get(job.job, 0))
         left = self._work_s[job.job] - (kept or 0.0)
-        self._running[lease] = _Run(job, nodes, self.now_s, begins_s, speed)
-        self._news[lease] = Observation(lease, "running", self.now_s)
-        self._kernel.at(begins_s + ceil(left / speed - NEARLY), lease)
+        self._running[lease] = _Run(job, nodes, now_s, begins_s, speed)
+        self._news[lease] = Observation(lease, "running", now_s)
+        self._kernel.at(max(self.now_s, begins_s + ceil(left / speed - NEARLY)), lease)
         if job.max_run_s is not None or job.budget_microusd is not None:
             self._kernel.at(self.now_s, None)  # so that somebody looks: from here on a limit counts
 
@@ -157,6 +174,15 @@ class TimedEngine:
                 saved = self._saved_s(run, is_asked=False)
                 self._end(lease, exit_code=None, saved=saved, cause="node_lost", node=name)
         return True
+
+    def add(self, node: Node) -> None:
+        """A node that was not there before, or is described anew."""
+        self._all[node.node] = node
+        self._nodes = [*(each for each in self._nodes if each.node != node.node), node]
+
+    def forget(self, name: str) -> None:
+        """A node that has failed and does not come back."""
+        del self._all[name]
 
     def back(self, name: str) -> None:
         if all(node.node != name for node in self._nodes):
@@ -224,9 +250,9 @@ def rehearse(
     """
     run = _Rehearsal(arrivals, nodes, faults, seed=seed, market=market)
     run.store.log.extend(before)
-    with _nothing_cyclic():
+    with gc_paused():
         while (now_s := run.next_s()) is not None:
-            run.happen(now_s, progress)
+            run.happen(now_s, rules, progress)
             plan = tick(run.fleet, run.ports, rules, now_s=now_s).plan
             if watch is not None:
                 watch(run.fleet)
@@ -237,7 +263,7 @@ def rehearse(
 
 
 @contextmanager
-def _nothing_cyclic() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Spare the search for garbage cycles: a run makes millions of objects and no cycles among them.
 
     Looking for some takes a fifth of the time, and seconds at once on a long run.
@@ -267,7 +293,9 @@ class _Rehearsal:
         # Known beforehand and in order: a heap would carry them all to the end of the run.
         self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
         self.dice = None if faults is None else Dice(faults, nodes, seed=seed)
-        self.engine = TimedEngine(nodes, {a.job.job: a.work_s for a in arrivals}, self.kernel, self.dice)
+        first_s = {a.job.job: a.first_s for a in arrivals if a.first_s}
+        work_s = {a.job.job: a.work_s for a in arrivals}
+        self.engine = TimedEngine(nodes, work_s, self.kernel, self.dice, first_s=first_s)
         self.store = MemoryStore()
         self.ports = Ports(
             store=self.store,
@@ -290,13 +318,18 @@ class _Rehearsal:
         comes_s = self._arrivals[self._arrived].at_s
         return comes_s if later is None or comes_s <= later else later
 
-    def happen(self, now_s: int, progress: Callable[[int, int], None]) -> None:
+    def happen(self, now_s: int, rules: Rules, progress: Callable[[int, int], None]) -> None:
         """Jobs arrive, leases end and things break: everything that is due now."""
         self.engine.now_s = now_s
         arrivals, at = self._arrivals, self._arrived
         while at < len(arrivals) and arrivals[at].at_s == now_s:
-            self.store.log.append(JobSubmitted(now_s, arrivals[at].job))
+            job = arrivals[at].job
+            self.store.log.append(JobSubmitted(now_s, job))
             at += 1
+            if job.deadline_s is not None:
+                catch_up(self.fleet, self.ports)
+                told = answer(self.fleet, rules, job, now_s=now_s)
+                self.store.log += [] if told is None else [told]
         self._arrived = at
         for what in self.kernel.due(now_s):
             if isinstance(what, str):

@@ -49,7 +49,7 @@ FORMATS = (
     Format(
         recognises=_has("application", "num_replicas", "time"),
         read=sia.read,
-        options=("workload",),
+        options=("workload", "profiles", "gpus", "batch"),
         columns=sia.COLUMNS,
     ),
     Format(

@@ -7,14 +7,21 @@ The file does not say how long a job runs: Sia computes that from profiles. Here
 category in Pollux's table 1, at the geometric middle of its range of GPU-hours: small 0-1 (CIFAR-10 and
 recommendation; taken as 0.3), medium 1-10, large 10-100, extra large 100-1000. The mix is right, a single
 job is not.
+
+With `profiles=FOLDER`, the `traces` folder of Sia's simulator, run times and speeds are as measured there
+(sia_profiles.py): of a gang of one size with its own batch; with `gpus=1..16` of an elastic one, whose batch
+stays as it is or, with `batch=tuned`, follows its size as Sia's adaptive jobs do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from brimful.errors import BadInput
+from brimful.fleet.elastic.written import range_from
 from brimful.language import Quoted, say
+from brimful.sim.traces import sia_profiles
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, saving_job
 from brimful.sim.world import Arrival
 from brimful.units import HOUR_S
@@ -33,6 +40,15 @@ RESTART_S = {"cifar10": 25, "ncf": 25, "bert": 120, "deepspeech2": 60, "yolov3":
 
 
 def read(source: Source) -> Trace:
+    profiles = source.options.get("profiles")
+    if profiles:
+        folder, known = Path(profiles), source.options
+        least, most = range_from(known["gpus"]) if "gpus" in known else (0, 0)
+        tuned = known.get("batch") == "tuned"
+        found = source.usable(_rows(source), lambda row: _profiled(row, folder, least, most, tuned=tuned))
+        return Trace(format="Sia", arrivals=source.in_order(found), notes=[say("sim.sia_profiled")])
+    for option in source.options.keys() & {"gpus", "batch"}:
+        raise BadInput(say("sim.sia_needs_profiles", option=option))
     arrivals = source.in_order(source.usable(_rows(source), _arrival))
     return Trace(format="Sia", arrivals=arrivals, notes=[say("sim.sia_no_run_times")])
 
@@ -65,3 +81,41 @@ def _arrival(row: Row) -> Arrival:
     )
     at_s = int(row.number("time", low=0, high=MAX_S))
     return Arrival(at_s=at_s, job=job, work_s=GPU_HOURS[application] * HOUR_S / gpus)
+
+
+def _profiled(row: Row, folder: Path, least: int, most: int, *, tuned: bool) -> Arrival:
+    name, kind = row.name("name"), row["application"]
+    if kind not in GPU_HOURS:
+        raise row.refused("sim.application_unknown", application=Quoted(kind), known=", ".join(GPU_HOURS))
+    batch = row.integer("batch_size", low=1, high=10**9)
+    one = row.integer("num_replicas", low=1, high=MAX_GPUS)
+    sizes = [n for n in range(least, most + 1) if most % n == 0] if most else [one]
+    app = sia_profiles.application(folder, kind)
+    runs: dict[str, dict[int, float]] = {}
+    for cluster, (gpu, _) in sia_profiles.CLUSTERS.items():
+        found = {n: app.run_s(cluster, n, None if tuned else batch) for n in sizes}
+        if found[sizes[0]] is not None:
+            runs[gpu] = {n: run_s for n, run_s in found.items() if run_s is not None}
+    if not runs:
+        raise row.refused("sim.sia_cannot_run", gpus=sizes[0], batch=batch)
+    work_s = max(run[sizes[0]] for run in runs.values())
+    curves = [(gpu, _curve(run)) for gpu, run in runs.items()] if most else []
+    job = saving_job(
+        job=name,
+        gpus=sizes[0],
+        min_gpus=least,
+        max_gpus=most,
+        curves=tuple(curves),
+        within="any",
+        name=kind,
+        rates=tuple((gpu, work_s / run[sizes[0]]) for gpu, run in runs.items()),
+        checkpoint_cost_s=sia_profiles.RESTART_S[kind],
+    )
+    at_s, first_s = int(row.number("time", low=0, high=MAX_S)), sia_profiles.RESTART_S[kind]
+    return Arrival(at_s=at_s, job=job, work_s=work_s, first_s=first_s)
+
+
+def _curve(run: dict[int, float]) -> tuple[tuple[int, float], ...]:
+    """How much faster than its least size; a size that is slower than a smaller one is worth what that is."""
+    first, best = next(iter(run.values())), 1.0
+    return tuple((n, best := max(best, first / run_s)) for n, run_s in run.items())
