@@ -150,16 +150,27 @@ def test_a_fix_is_spelled_as_each_kind_of_config_spells_it() -> None:
         assert lines_alone == alone
 
 
-def test_the_ladder_starts_where_it_surely_fits_and_ends_at_what_was_asked_or_cannot_be() -> None:
+def test_the_ladder_starts_where_it_surely_fits_and_ends_at_the_largest_batch_that_does() -> None:
     rungs = ladder(FORUM_TRAINING, forum, CARD, NANOGPT)
+    last = rungs[-1].training
+    larger = [size for size in range(last.batch_size + 1, 513) if 512 % size == 0]
 
     assert rungs[0].estimate.verdict == "fits"
-    assert all(rung.estimate.fits for rung in rungs[:-1])
-    assert rungs[-1].training == FORUM_TRAINING or not rungs[-1].estimate.fits
+    assert all(rung.estimate.fits for rung in rungs)
+    assert last.batch_size == FORUM_TRAINING.batch_size or not forum(last.in_batches_of(larger[0])).fits
     for below, here in pairwise(rungs):
         added = here.estimate.memory.device_bytes.likely - below.estimate.memory.device_bytes.likely
         assert here.adds_bytes == pytest.approx(added, abs=1)
         assert here.training.effective_batch == 512
+
+
+@pytest.mark.parametrize(("architecture", "compiles"), [("Ada", True), ("Pascal", False)])
+def test_a_ladder_compiles_where_the_card_can(architecture: str, compiles: bool) -> None:
+    card = replace(find_gpu("rtx-4070"), architecture=architecture)
+    training = a_training(batch_size=2, accumulation=4, compiled=False, dtype="float32", casts="none")
+    rungs = ladder(training, lambda t: estimate(a_model(), t, card, correction=None), card, NANOGPT)
+
+    assert rungs[-1].training.compiled is compiles
 
 
 def test_a_ladder_for_a_run_that_surely_fits_ends_at_that_run() -> None:

@@ -5,7 +5,7 @@ import pytest
 import brimful
 from brimful.fit.fit import estimate, fit
 from brimful.fit.roofline import achievable_flops_per_s, peak_format
-from brimful.specs.estimate import Interval, verdict_of
+from brimful.specs.estimate import Interval, chance_of_running_out, verdict_of
 from brimful.specs.gpu import all_gpus, find_gpu
 from brimful.units import MIB
 from tests.fit.builders import a_model, a_training
@@ -73,8 +73,8 @@ def test_the_largest_batch_that_surely_fits_is_told_from_those_at_risk() -> None
         training = replace(FORUM_TRAINING, batch_size=batch_size)
         return estimate(FORUM_MODEL, training, gpu, 0, correction=None).verdict
 
-    assert (answer.sure_batch, answer.largest_batch) == (13, 17)
-    assert [verdict(13), verdict(14), verdict(17)] == ["fits", "at_risk", "at_risk"]
+    assert (answer.sure_batch, answer.largest_batch) == (15, 17)
+    assert [verdict(15), verdict(16), verdict(17)] == ["fits", "at_risk", "at_risk"]
     assert verdict(18) == "likely_does_not_fit"
     risks = [replace(answer, sure_batch=sure).batch_risk for sure in (17, 13, None)]
     assert risks == ["", ".at_risk", ".none_sure"]
@@ -101,11 +101,22 @@ def test_a_run_whose_interval_reaches_beyond_the_card_is_at_risk_and_its_fixes_s
 
 @pytest.mark.parametrize(
     ("usable", "verdict"),
-    [(30, "fits"), (29, "at_risk"), (20, "at_risk"), (19, "likely_does_not_fit"), (10, "likely_does_not_fit"),
-     (9, "does_not_fit")],
+    [(30, "fits"), (26, "fits"), (25, "at_risk"), (20, "at_risk"), (19, "likely_does_not_fit"),
+     (10, "likely_does_not_fit"), (9, "does_not_fit")],
 )  # fmt: skip
-def test_the_verdict_says_how_much_of_the_interval_the_card_has_room_for(usable: int, verdict: str) -> None:
+def test_the_verdict_says_how_likely_the_run_is_to_run_out(usable: int, verdict: str) -> None:
     assert verdict_of(Interval(10, 20, 30), usable) == verdict
+
+
+def test_the_chance_of_running_out_falls_with_the_room_and_with_a_narrower_interval() -> None:
+    chances = [chance_of_running_out(Interval(10, 20, 30), usable) for usable in range(5, 60)]
+
+    assert chances == sorted(chances, reverse=True)
+    assert chance_of_running_out(Interval(10, 20, 30), 20) == 0.5
+    assert chance_of_running_out(Interval(10, 20, 30), 10) == pytest.approx(0.95)
+    assert chance_of_running_out(Interval(18, 20, 22), 23) < chance_of_running_out(Interval(10, 20, 30), 23)
+    assert chance_of_running_out(Interval(18, 20, 22), 17) > chance_of_running_out(Interval(10, 20, 30), 17)
+    assert chance_of_running_out(Interval(20, 20, 20), 21) < 1e-9
 
 
 def test_where_the_smallest_change_leaves_a_risk_one_that_surely_fits_comes_first() -> None:

@@ -9,6 +9,7 @@ from brimful.fit.count import parameters
 from brimful.fit.memory import peak_memory
 from brimful.specs.desktop import Others
 from brimful.specs.estimate import Memory, Peak
+from brimful.specs.framework import find_framework
 from brimful.specs.gpu import find_gpu
 from brimful.specs.model import Model
 from brimful.specs.parts import Moment, Part
@@ -179,3 +180,41 @@ def test_the_published_process_on_an_rtx_4070_lies_within_the_interval() -> None
     )
 
     assert memory.device_bytes.low < 4464 * MIB < memory.device_bytes.high
+
+
+# ---- micro-steps of different lengths
+
+
+SWIFT_LORA = a_training(
+    batch_size=1, sequence_tokens=2048, accumulation=16, compiled=False, casts="none", checkpointing="full",
+    tuning="lora", framework=find_framework("ms-swift"),
+)  # fmt: skip
+QWEN_7B = a_model(
+    layers=32, heads=32, width=4096, mlp_width=11008, vocab=151_936, positions=0, tied=False, gated=True,
+    norm="rms", rotary=True,
+)  # fmt: skip
+
+
+def test_lengths_that_vary_leave_a_cache_that_even_ones_do_not() -> None:
+    even = memory_of(QWEN_7B, replace(SWIFT_LORA, even_lengths=True), "a100-80gb")
+    varying = memory_of(QWEN_7B, SWIFT_LORA, "a100-80gb")
+    moving = even.allocated_bytes.likely - item_bytes(even, "weights")
+
+    assert varying.allocated_bytes == even.allocated_bytes
+    assert 1.5 * moving < varying.reserved_bytes.likely - even.allocated_bytes.likely < 3 * moving
+    assert sum(item.bytes for item in varying.items) == varying.device_bytes.likely
+
+
+def test_that_cache_never_decides_whether_a_run_fits() -> None:
+    for gpu in ("rtx-4090", "a100-40gb", "a100-80gb"):
+        even = memory_of(QWEN_7B, replace(SWIFT_LORA, even_lengths=True), gpu)
+        varying = memory_of(QWEN_7B, SWIFT_LORA, gpu)
+
+        assert varying.needed_bytes == even.device_bytes
+        assert varying.device_bytes.likely <= max(even.device_bytes.likely, find_gpu(gpu).memory_bytes)
+
+
+def test_trained_in_full_the_optimizer_uses_that_space() -> None:
+    full = replace(SWIFT_LORA, tuning="full")
+
+    assert memory_of(QWEN_7B, full, "b200").spare_bytes.high == 0

@@ -271,6 +271,7 @@ def _training(reader: _Reader) -> Training:
         "attention": _attention(reader, torch),
         "framework": code,
         "torch": torch,
+        "fp32_gradients": code.fp32_gradients or "fp32 grad" in reader.words("precision"),
         **_precision(reader),
         **_checkpointing(reader),
         **_loss(reader),
@@ -318,7 +319,7 @@ def _precision(reader: _Reader) -> dict[str, Any]:
         reader.assume("precision", "amp_bf16")
         fields["casts"] = "autocast"
     elif words.startswith("fp32") and "mixed" not in words:
-        fields |= {"dtype": "float32", "tf32": False}
+        fields |= {"dtype": "float32", "tf32": "tf32" in words}
     elif "params" in words and "mixed" in words:
         fields["casts"] = "gather"
     elif "pure" in words:

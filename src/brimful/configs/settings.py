@@ -223,6 +223,8 @@ def _older(torch: Torch, now: Now) -> dict[str | None, Sentence]:
 def _always(code: Framework, now: Now) -> list[Sentence]:
     """What the framework does whatever the settings say; each is told."""
     adapted = now["tuning"] != "full"
+    if code.fp32_gradients and "fp32_gradients" not in now.maps[0]:
+        now["fp32_gradients"] = True
     if adapted and code.loss_chunk_tokens and now["loss_chunks"] == 1:
         now["loss_chunks"] = -(-now["sequence_tokens"] // code.loss_chunk_tokens)
     sharded = adapted and now["sharding"] == "zero3"

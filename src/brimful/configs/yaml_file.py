@@ -212,3 +212,10 @@ def scalar(text: str) -> str | int | float | bool | None:
     if _FLOAT.fullmatch(text) and math.isfinite(number := Written(text)):
         return number
     return text
+
+
+def write_yaml(data: dict[str, Any]) -> str:
+    """The text that is read as this: plain values in their order."""
+    import yaml
+
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100))

@@ -30,6 +30,7 @@ from brimful.fit.overhead import (
     CACHE_FRAC,
     CHECKPOINTED_CACHE_FRAC,
     COMPILED_CACHE_FRAC,
+    VARYING_CACHE_FRAC,
     context_bytes,
     others_item,
     rounding_frac,
@@ -113,8 +114,11 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
     reserved = allocated.with_each(reserve, add)
     first_reserved = _allocated(first_bytes_at(first), moving_at(first), shares).with_each(reserve, add)
     context = context_bytes(gpu, gpus=training.gpus, lazy=training.torch.lazy_loading)
+    room = gpu.memory_bytes - others.bytes - round(reserved.likely + context.likely)
+    spare = _spare(training, max(map(moving_at, moments)), reserve, room)
     casts = Item("weight_casts", peak.casts, say("fit.why_weight_casts", dtype=training.dtype))
     left = Item("activations_last_step", peak.left, say("fit.why_quantized_inputs"))
+    cached = say("fit.why_allocator_cache_lengths" if spare.likely else "fit.why_allocator_cache")
     items = [
         weights,
         adapter,
@@ -124,7 +128,7 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
         *((casts, gathered, scratch, *kept, left) if peak.alive else (scratch,)),
         Item("logits_loss", peak.logits, _logits_why(model, training, peak.code)),
         Item("temporaries", peak.temporary, peak.why),
-        Item("allocator_cache", round(reserve.likely), say("fit.why_allocator_cache")),
+        Item("allocator_cache", round(reserve.likely + spare.likely), cached),
         Item("cuda_context", round(context.likely), say("fit.why_cuda_context")),
         others_item(others),
     ]
@@ -132,10 +136,12 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
     def device(reserved: Interval) -> Interval:
         return reserved.with_each(context, lambda inside, outside: round(inside + outside) + others.bytes)
 
+    held = reserved.with_each(spare, add)
     return Memory(
         allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_bytes=device(reserved),
+        reserved_bytes=held,
+        device_bytes=device(held),
+        spare_bytes=spare,
         first_step_bytes=device(first_reserved),
         items=tuple(item for item in items if item.bytes),
         peak_at=Peak(peak.code, stage.number, training.pipeline if stage.number else 0),
@@ -267,3 +273,17 @@ def _reserve(model: Model, training: Training, moving: int, gathered: int) -> In
         # Made again in a different order than they were freed, activations leave more holes.
         shares, rounding, moving = CHECKPOINTED_CACHE_FRAC, 0.0, moving + gathered
     return Interval(*(round((share + rounding) * moving) for share in shares))
+
+
+def _spare(training: Training, moving: int, reserve: Interval, room: int) -> Interval:
+    """Cache beyond the usual where micro-steps differ in length: at most what the card has room for.
+
+    When the driver has nothing left, PyTorch gives free segments back, so a full card does not fail for it.
+    Trained in full, the same space serves gradients and the optimizer's copies: taken for enough, not shown.
+    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks before it gives up.
+    """
+    varying = training.framework.varying_lengths and not training.even_lengths
+    if not varying or training.tuning == "full" or room <= 0:
+        return Interval(0, 0, 0)
+    ends = zip(VARYING_CACHE_FRAC, (reserve.low, reserve.likely, reserve.high), strict=True)
+    return Interval(*(min(room, max(0, round(share * moving - usual))) for share, usual in ends))

@@ -19,6 +19,11 @@ COMPILED_CACHE_FRAC = (0.01, 0.04, 0.20)
 # Source: published FSDP and LoRA runs that reserved 0.34 to 0.44 of it beyond what is allocated, one small
 # one 1.1 (AnswerDotAI/fsdp_qlora benchmarks).
 CHECKPOINTED_CACHE_FRAC = (0.05, 0.38, 0.60)
+# The same for frozen models whose micro-steps differ in length: every size comes in hundreds of versions, a
+# block freed by a short one is too small for a longer one, and PyTorch asks the driver for another.
+# Source: traced LoRA steps of two Llama layouts with checkpointing, their sizes scaled to 600 to 1,000 drawn
+# lengths and replayed through the allocator: lowest, middle and highest of ten (decision 57).
+VARYING_CACHE_FRAC = (0.70, 2.40, 3.00)
 
 NCCL_BYTES = 1.5 * GIB
 EAGER_LOADING = 2.3  # the middle of the three ratios published, below

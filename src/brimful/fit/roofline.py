@@ -51,16 +51,20 @@ class Rates:
     eager_bytes: float = 220.0  # moved beside the matmuls, for each token, layer and number of the width
     compiled_bytes: float = 98.0
     python_norm_bytes: float = 655.0  # on top, for rms norms and rotary positions written in Python
+    fused_norm_frac: float = 0.4  # of these, where kernels of their own do norms and rotary positions
     autocast_bytes: float = 34.0  # on top, for casting every input of an eager matmul
     lora_bytes: float = 22.5  # on top, for each layer LoRA adapts
     geforce_clock: float = 1.10  # GeForce cards run above the boost clock their peak is given for
     amd_frac: float = 0.60  # of the achievable rate, on AMD cards
-    ada_bandwidth: float = 2.5  # the large cache of GeForce Ada serves what others fetch from memory
+    cached_bandwidth: float = (
+        2.5  # the large cache of newer GeForce cards serves what others fetch from memory
+    )
     launch_s: float = 16.8e-6
     node_link_frac: float = 0.10  # of NVLink's published rate, both directions together
     pcie_bytes_per_s: float = 5.3e9  # per GPU and direction, without peer-to-peer
     network_bytes_per_s: float = 50e9  # per GPU, between nodes
     hidden_frac: float = 0.78  # of the link time that work can hide
+    collective_s: float = 400e-6  # one blocking collective of tensor parallelism, whatever its size
 
 
 RATES = Rates()
@@ -81,6 +85,8 @@ COPY_BYTES = {True: 24, False: 60}
 OPTIMIZER_BYTES = {"fused": 28, "foreach": 60, "loop": 90}
 MICRO_BYTES = 18  # the same for each micro-step: casts, and adding to the gradient
 NODE_GPUS = 8
+HOP_S = (14e-6 + 7 * 3.4e-6) / 8  # of a ring through nodes of eight
+BUCKET_BYTES = 25 * 2**20
 # Between host and card, per direction, by PCIe generation: about 80 % of the bus.
 HOST_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
 CPU_BYTES_PER_S = 100e9  # what an update on the host moves, memory-bound
@@ -130,11 +136,48 @@ def peak_format(training: Training, gpu: Gpu) -> str:
 def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
     """The rate a large matmul reaches in this format; measured for the card where anyone did."""
     peak = gpu.dense_flops_per_s[number]
-    if gpu.achievable_flops_per_s is not None and "bf16" in gpu.dense_flops_per_s:
+    tensor_cores = number != "fp32"  # the others are far from the limits that a bf16 multiply meets
+    if tensor_cores and gpu.achievable_flops_per_s is not None and "bf16" in gpu.dense_flops_per_s:
         return peak * gpu.achievable_flops_per_s / gpu.dense_flops_per_s["bf16"]
     if gpu.vendor == "AMD":
         return peak * AMD_FRAC
-    return peak * (SMALL_FRAC if peak < SMALL_CHIP_FLOPS_PER_S else LARGE_FRAC)
+    # The larger of both: a chip just above the limit is not slower than one just below.
+    return max(LARGE_FRAC * peak, SMALL_FRAC * min(peak, SMALL_CHIP_FLOPS_PER_S))
+
+
+def matmul_flops_per_s(gpu: Gpu, number: str, rates: Rates = RATES) -> float:
+    """What large matmuls of a training step reach in this format."""
+    frac = rates.amd_frac if gpu.vendor == "AMD" else rates.geforce_clock if gpu.geforce else 1.0
+    fp8 = FP8_FRAC if number == "fp8" else 1.0  # casting to it costs part of what it wins
+    return achievable_flops_per_s(gpu, number) * frac * rates.matmul_frac * fp8
+
+
+def attention_flops_per_s(
+    gpu: Gpu, number: str, sequence_tokens: int | None = None, rates: Rates = RATES
+) -> float:
+    """What flash attention reaches; on sequences of any length where nobody says."""
+    number = number if number != "fp8" else "bf16"
+    rate = matmul_flops_per_s(gpu, number, rates) / rates.matmul_frac * rates.attention_frac
+    if sequence_tokens is not None:
+        rate *= sequence_tokens / (sequence_tokens + rates.short_tokens)
+    return rate * (HOPPER_ATTENTION_FRAC if _has_group_multiplies(gpu) else 1.0)
+
+
+def moved_bytes_per_s(gpu: Gpu, rates: Rates = RATES) -> float:
+    """What kernels that only move numbers reach."""
+    cached = rates.cached_bandwidth if gpu.geforce and gpu.architecture in ("Ada", "Blackwell") else 1.0
+    return BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
+
+
+def _has_group_multiplies(gpu: Gpu) -> bool:
+    """Hopper and data-center Blackwell reach their peak only by instructions that FlashAttention-2 lacks.
+
+    GeForce and workstation Blackwell (sm_120) multiplies as Ada does.
+    Source: CUTLASS, media/docs/cpp/blackwell_functionality.md: tcgen05 on sm_100, mma.sync on sm_120.
+    """
+    if gpu.vendor != "NVIDIA" or gpu.architecture in ("Volta", "Turing", "Ampere", "Ada"):
+        return False
+    return gpu.architecture == "Hopper" or gpu.link_bytes_per_s is not None
 
 
 def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RATES) -> Speed:
@@ -185,34 +228,21 @@ def newton_schulz_flops(model: Model) -> int:
 
 
 def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: Rates) -> _Parts:
-    achievable = achievable_flops_per_s(gpu, number)
-    if gpu.vendor == "AMD":
-        achievable *= rates.amd_frac
-    elif gpu.geforce:
-        achievable *= rates.geforce_clock
-    rate = achievable * rates.matmul_frac
-    if number == "fp8":
-        # Only the linear layers run in fp8, and casting to it costs part of what it wins.
-        achievable *= gpu.dense_flops_per_s["bf16"] / gpu.dense_flops_per_s["fp8"]
-        rate *= FP8_FRAC
+    rate = matmul_flops_per_s(gpu, number, rates)
     split = training.tensor * training.pipeline
     shape = model.width / (model.width + rates.small_width)
     layers, output = _matmul_flops(model, training)
     # fp8 leaves out the output projection: torchtitan's and torchao's recipes filter it, logits suffer most
-    output_rate = achievable * rates.matmul_frac if number == "fp8" else rate
+    output_rate = matmul_flops_per_s(gpu, "bf16", rates) if number == "fp8" else rate
     matmul_s = (layers / rate + output / output_rate) / split / shape
-    length = training.sequence_tokens
-    attention_rate = achievable * rates.attention_frac * length / (length + rates.short_tokens)
-    if gpu.vendor == "NVIDIA" and gpu.architecture not in ("Volta", "Turing", "Ampere", "Ada"):
-        attention_rate *= HOPPER_ATTENTION_FRAC
+    attention_rate = attention_flops_per_s(gpu, number, training.sequence_tokens, rates)
     attention_s = _attention_flops(model, training) / split / attention_rate
-    cached = rates.ada_bandwidth if gpu.architecture == "Ada" and gpu.geforce else 1.0
-    bandwidth = BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
+    bandwidth = moved_bytes_per_s(gpu, rates)
     return _Parts(
         compute_s=matmul_s + attention_s,
         bandwidth_s=_moved_bytes(model, training, rates) / split / bandwidth
         + _idle_experts_s(model, training, rate, bandwidth),
-        launch_s=_kernels(model, training) / training.pipeline * rates.launch_s,
+        launch_s=_launch_seconds(model, training, rates),
         link_s=_link_seconds(model, training, gpu, rates),
         hidden_frac=rates.hidden_frac if gpu.link_bytes_per_s else 0.0,
     )
@@ -257,7 +287,8 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
     tokens = training.micro_tokens
     each = rates.compiled_bytes if training.compiled else rates.eager_bytes
     if not training.compiled:
-        each += rates.python_norm_bytes if model.norm == "rms" else 0
+        share = rates.fused_norm_frac if training.framework.fused_norms else 1.0
+        each += rates.python_norm_bytes * share if model.norm == "rms" else 0
         each += rates.autocast_bytes if training.casts == "autocast" and training.half else 0
     if training.tuning == "lora":
         each += rates.lora_bytes * training.targets
@@ -276,6 +307,9 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
         moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
     if training.casts == "autocast" and training.half:
         moved += MICRO_BYTES * parameters(model)
+    if training.fp32_gradients:
+        # a 16-bit gradient read, and added to the fp32 one; of what this stage holds, as the rest is
+        moved += 10 * trained_parameters(model, training)
     if training.frozen_bits:
         # every pass reads the quantized weights, writes them in 16 bits, and reads those
         layers = layers_matmul_parameters(model)
@@ -283,13 +317,32 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
     return moved
 
 
+def _launch_seconds(model: Model, training: Training, rates: Rates) -> float:
+    """A stage's kernels, and the collectives between tensor-parallel GPUs, which wait for each other.
+
+    A layer gathers twice and scatters twice, each way (Korthikanti et al., arXiv:2205.05198, section 4.2.2).
+    However little is sent, each takes the host and the slowest GPU a while: micro-steps of one sequence took
+    4.4 ms a layer with models of 1 to 8 billion parameters and 2 to 8 GPUs alike (nanotron's benchmarks).
+    """
+    again = 1 if training.checkpointing == "full" else 0
+    waits = 4 * (2 + again) * model.layers * rates.collective_s if training.tensor > 1 else 0.0
+    return (_kernels(model, training) * rates.launch_s + waits) / training.pipeline
+
+
 def _kernels(model: Model, training: Training) -> float:
     """Kernels launched in a micro-step. Python norms, rotary positions and adapters are many small ones."""
+    python = 0.0 if training.framework.fused_norms else 1.0
     forward = (
         8.0
         if training.compiled
-        else 20.0 + (20.0 if model.norm == "rms" else 0) + (10.0 if model.rotary else 0)
+        else 20.0 + python * ((20.0 if model.norm == "rms" else 0) + (10.0 if model.rotary else 0))
     )
+    if training.casts == "autocast" and training.half and not training.compiled:
+        # a matmul's input, weight and bias are each cast by a kernel of their own
+        matmuls = 4 + (3 if model.gated else 2)
+        forward += matmuls * (3 if model.bias else 2)
+    if training.attention == "math" and not training.compiled:
+        forward += 5.0  # two multiplies, scale, mask and softmax in place of one kernel, and a copy
     if training.tuning == "lora":
         forward += 12.0 * training.targets
     if training.frozen_bits:
@@ -344,15 +397,32 @@ def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> f
         + _context_bytes(model, training) / link(inner)
         + _expert_bytes(model, training) / link(training.tensor * training.expert)
         + _data_bytes(model, training) / link(training.gpus)
+        + _ring_seconds(model, training)
         + _pipeline_bytes(model, training) / link(training.gpus)
     )
+
+
+def _ring_seconds(model: Model, training: Training) -> float:
+    """What gathers and scatters of shards over many nodes wait for at every hop of the ring, per micro-step.
+
+    Formula: buckets · 2 · (shards - 1) · a hop, once a step. Within a node it is next to nothing.
+    Source: NCCL 2.2x, src/graph/tuning.cc: latencies of the Simple protocol, 14 us between nodes, 3.4 us by
+    NVLink; DistributedDataParallel, bucket_cap_mb=25.
+    Leaves out: FSDP (zero2 and zero3), which fetches a layer while the one before is computed, and
+    all-reduces of plain data parallelism, which take trees.
+    """
+    if training.sharding != "zero1" or training.gpus <= NODE_GPUS:
+        return 0.0
+    trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
+    buckets = trained * dtype_bytes(training.dtype) / BUCKET_BYTES
+    return buckets * 2 * (training.shards - 1) * HOP_S / training.accumulation
 
 
 def _data_bytes(model: Model, training: Training) -> float:
     """Weights and gradients between GPUs that hold the same layers."""
     whole = _weight_bytes(model, training)
     trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
-    gradients = trained * dtype_bytes(training.dtype)
+    gradients = trained * (4 if training.fp32_gradients else dtype_bytes(training.dtype))
     if training.sharding == "zero3" and training.pipeline > 1:
         return (whole + gradients) / training.accumulation  # stay together for all micro-batches
     if training.sharding == "zero3":
@@ -361,7 +431,8 @@ def _data_bytes(model: Model, training: Training) -> float:
         return whole + gradients  # gathered once, as FSDP's SHARD_GRAD_OP does
     if training.data_parallel > 1:
         # a ring passes every gradient twice, in its own format
-        return 2 * trained * dtype_bytes(training.weights_dtype) / training.accumulation
+        each = 4 if training.fp32_gradients else dtype_bytes(training.weights_dtype)
+        return 2 * trained * each / training.accumulation
     return 0.0
 
 

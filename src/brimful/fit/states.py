@@ -107,9 +107,9 @@ def adapter_bytes(model: Model, training: Training) -> int:
 
 
 def gradient_bytes(model: Model, training: Training) -> int:
-    """All gradients at rest, each in its weight's format."""
+    """All gradients at rest, each in its weight's format, or in fp32 where they are added up in it."""
     dtype = training.weights_dtype if training.tuning == "full" else training.adapter_dtype
-    each = dtype_bytes(dtype or training.weights_dtype)
+    each = 4 if training.fp32_gradients else dtype_bytes(dtype or training.weights_dtype)
     if training.in_backward or (training.offload_states and training.sharding == "zero3"):
         return 0
     count = trained_parameters(model, training)

@@ -11,6 +11,7 @@ from typing import Any
 
 from brimful.configs.reading import Change, Dialect
 from brimful.fit.advice.advise import Predict, one_by_one, savers, smaller_batches
+from brimful.fit.fit import NO_TRITON
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
@@ -49,17 +50,21 @@ class Rung:
 
 
 def ladder(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> tuple[Rung, ...]:
-    """From the safest settings up to those asked for, or to the first rung that does not fit."""
+    """From the safest settings up to those asked for, compiled where the card can; every rung fits.
+
+    So it ends at the largest batch that has room. The first alone may not fit, where nothing does.
+    """
     now = _safest(training, predict, gpu, dialect)
+    compiles = training.torch.compiles and gpu.architecture not in NO_TRITON
+    goal = replace(training, compiled=True) if compiles else training
     rungs = [_rung(training, now, None, predict, dialect)]
     while rungs[-1].estimate.fits and len(rungs) < _MAX_RUNGS:
-        steps = [(predict(after), after) for after in _steps(now, training)]
-        steps = [step for step in steps if _worthwhile(rungs[-1], *step)]
+        steps = [(predict(after), after) for after in _steps(now, goal)]
+        steps = [step for step in steps if step[0].fits and _worthwhile(rungs[-1], *step)]
         if not steps:
             break
         sure = [step for step in steps if step[0].verdict == "fits"]
-        likely = [step for step in steps if step[0].fits]
-        _, after = min(sure or likely or steps, key=lambda step: step[0].speed.step_s.likely)
+        _, after = min(sure or steps, key=lambda step: step[0].speed.step_s.likely)
         rungs.append(_rung(now, after, rungs[-1].estimate, predict, dialect))
         now = after
     return tuple(rungs)
@@ -79,7 +84,7 @@ def _safest(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) ->
         if not _possible(tried):
             continue
         there = predict(tried)
-        if there.memory.device_bytes.likely < here.memory.device_bytes.likely:
+        if there.memory.needed_bytes.likely < here.memory.needed_bytes.likely:
             low, here = tried, there
     return low
 
@@ -112,11 +117,11 @@ def _rung(
 ) -> Rung:
     change, lines_alone = dialect.spell(below, here)
     now = predict(here)
-    before = estimate.memory.device_bytes.likely if estimate else 0
+    before = estimate.memory.needed_bytes.likely if estimate else 0
     return Rung(
         change=change,
         training=here,
         estimate=now,
-        adds_bytes=round(now.memory.device_bytes.likely - before) if estimate else 0,
+        adds_bytes=round(now.memory.needed_bytes.likely - before) if estimate else 0,
         config_only=lines_alone,
     )

@@ -33,6 +33,19 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "cache": ("allocator_cache", "workspaces"),
     "outside": ("cuda_context", "other_programs"),
 }
+TITLES = {  # in the catalogs, from the bottom of a chart up
+    "states": "gpu.states",
+    "activations": "gpu.activations",
+    "logits": "gpu.logits_loss",
+    "cache": "gpu.allocator_cache",
+    "outside": "gpu.outside_pytorch",
+    "rest": "gpu.rest",
+}
+
+
+def group_of(part: str) -> str:
+    """The group of a part by its code."""
+    return next((group for group, names in GROUPS.items() if part.startswith(names)), "rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +69,7 @@ class Point:
         """Bytes by group; what belongs to none is told as 'rest'."""
         sums = dict.fromkeys([*GROUPS, "rest"], 0)
         for item in self.estimate.memory.items:
-            name = next(
-                (group for group, names in GROUPS.items() if any(item.code.startswith(n) for n in names)),
-                "rest",
-            )
-            sums[name] += item.bytes
+            sums[group_of(item.code)] += item.bytes
         return sums
 
     def as_dict(self) -> dict[str, Any]:
