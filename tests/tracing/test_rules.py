@@ -417,13 +417,3 @@ def test_ddp_holds_a_copy_of_the_gradients_in_buckets(monkeypatch: pytest.Monkey
     assert items["ddp_buckets"] == pytest.approx(4 * (1024 * 1024 + 1024), rel=0.01)
     assert trace.rules_fired["process group: 8 ranks, faked"] == 1
     assert "tracing.note_nccl" in {note.code for note in trace.notes}
-
-
-def test_compiling_keeps_what_the_partitioner_chooses_and_brackets_the_rest() -> None:
-    eager = traced(a_training(Gpt, batch=8))
-    compiled = traced(a_training(lambda: torch.compile(Gpt()), batch=8))
-
-    assert compiled.rules_fired["torch.compile: saved set by min-cut, temporaries unfused"] == 2
-    assert compiled.least.requested_bytes < compiled.requested_bytes
-    assert eager.least.requested_bytes == eager.requested_bytes
-    assert "tracing.note_compiled" in {note.code for note in compiled.notes}

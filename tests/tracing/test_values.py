@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -308,66 +307,6 @@ def test_a_script_may_limit_itself_to_a_part_of_the_card() -> None:
     assert not limited.fits
     assert limited.out_of_memory is not None
     assert limited.out_of_memory["wanted_bytes"] == 4096 * MIB or limited.out_of_memory["free_bytes"] > 0
-
-
-# ---- compiled code
-
-
-def added(x: Any) -> Any:
-    """Eight tensors at once, or none where they are fused."""
-    parts = [x + number for number in range(8)]
-    return sum(parts[1:], parts[0]).mean()
-
-
-def compiled(function: Callable[[Any], Any]) -> Callable[[], None]:
-    def program() -> None:
-        torch.compile(function)(torch.zeros(64 * MIB, device="cuda"))
-
-    return program
-
-
-def a_step_of_its_own(x: Any) -> Any:
-    weight = torch.ones((), device="cuda", requires_grad=True)
-    added(x * weight).backward()
-
-
-@pytest.mark.parametrize("function", [added, a_step_of_its_own])
-def test_compiled_functions_have_two_ends(function: Callable[[Any], Any]) -> None:
-    trace = traced(compiled(function))
-
-    assert trace.allocated_bytes >= 9 * 256 * MIB
-    assert trace.least.allocated_bytes < 0.7 * trace.allocated_bytes
-
-
-def test_the_weights_a_compiled_function_reaches_get_gradients() -> None:
-    def build() -> Callable[[], None]:
-        model = nn.Linear(64, 64).cuda()
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        loss_of = torch.compile(lambda x: model(x).square().mean())
-
-        def step() -> None:
-            loss_of(torch.zeros(8, 64, device="cuda")).backward()
-            sgd.step()
-            assert all(p.grad is not None for p in model.parameters())
-            sgd.zero_grad()
-
-        return step
-
-    trace = traced(build)
-    assert trace.rules_fired["torch.compile: saved set by min-cut, temporaries unfused"] == 2
-
-
-def test_a_compiled_program_fits_only_where_both_ends_do() -> None:
-    trace = traced(compiled(added))
-    context = trace.device_bytes - trace.reserved_bytes
-
-    def verdict(usable: int) -> str:
-        card = replace(find_gpu("rtx-4090"), memory_bytes=usable + context)
-        return report(trace.tape, {}, card).verdict
-
-    assert verdict(trace.reserved_bytes) == "fits"
-    assert verdict((trace.least.reserved_bytes + trace.reserved_bytes) // 2) == "cannot_tell"
-    assert verdict(trace.least.allocated_bytes // 2) == "does_not_fit"
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.AdamW])

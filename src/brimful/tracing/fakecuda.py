@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from brimful.tracing import attention
-from brimful.tracing.compiled import compile_changes
 from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.ranks import rank_changes
 from brimful.tracing.recorder import Recorder
@@ -52,11 +51,10 @@ def fake_cuda(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]
         *_memory_changes(card, recorder),
         *_data_changes(recorder),
         *rank_changes(recorder.tape),
-        *compile_changes(recorder),
         *_attention_changes(card, recorder),
         *_amp_changes(recorder),
         *_optimizer_changes(),
-        *_making_changes(),
+        *_making_changes(recorder),
         *shape_changes(recorder.tape, recorder.places.line),
     ]
 
@@ -275,7 +273,7 @@ def _optimizer_changes() -> list[tuple[Any, str, Any]]:
     return [(place, name, [*getattr(place, name), FakeTensor]) for place in (optimizer, _foreach_utils)]
 
 
-def _making_changes() -> list[tuple[Any, str, Any]]:
+def _making_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
     """Tensors made from numbers, on any thread, and parameters, which are always fake."""
     makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
 
@@ -284,7 +282,8 @@ def _making_changes() -> list[tuple[Any, str, Any]]:
             data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
         ) -> Any:
             where = torch.device(device if device is not None else torch.get_default_device())
-            if isinstance(data, torch.Tensor) or where.type != "cuda":
+            # A compiler that traces takes care of it itself, and would run our copy for real.
+            if recorder.paused or isinstance(data, torch.Tensor) or where.type != "cuda":
                 more = {"requires_grad": True} if requires_grad else {}
                 return make(_known(data), *args, device=device, **more, **kwargs)
             tensor = make(_known(data), *args, device="cpu", **kwargs).to(where)

@@ -36,6 +36,7 @@ _SCALAR = torch.ops.aten._local_scalar_dense.default
 _MEMORY = {"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"}
 # Ops that write into what they are given, take nothing, and have no fake kernel in PyTorch.
 _WRITES_ONLY = {"aten::_fused_sgd_", "aten::_fused_adagrad_"}
+_EMPTY = "empty_strided"  # takes memory and runs no kernel
 _ANSWERED = frozenset(_MEMORY | _WRITES_ONLY)
 CONVOLUTION_NOTE = say("tracing.note_convolutions")
 
@@ -61,6 +62,11 @@ class Recorder(TorchDispatchMode):
         self._stale: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._cublas_threads: set[int] = set()
         self._graph = -1
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo compiles nothing while a dispatch mode watches, unless the mode says that it may."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.paused:
@@ -115,15 +121,35 @@ class Recorder(TorchDispatchMode):
         for tensor in results:
             if self._counts(tensor):
                 self._see(tensor, place, inputs, overwritten)
+                if func._schema.is_mutable:
+                    self._first_use(tensor, name, inputs)
         if backward:
             self.in_place.made(name, out)
         if self.device == CUDA:
             self._take_buffers(name, args, results, place)
-        if len(self.tape.blocks) > before or func._schema.is_mutable or overwritten is not None:
+        made = len(self.tape.blocks) > before and name != _EMPTY
+        if made or func._schema.is_mutable or overwritten is not None:
             again = backward and bool(self.places.inside)  # a module called in backward: checkpointing
             flops = self._flops(func, args, kwargs, out)
             self._add_cost(name, flops, [*inputs, *results], again=again)
         return out
+
+    def ran(self, name: str, tensors: Sequence[Any]) -> None:
+        """A fused kernel, which is no op: the bytes it moved, and its name for buffers it is first to use."""
+        if self.paused:
+            return
+        for tensor in tensors:
+            self._first_use(tensor, name, tensors)
+        self._add_cost(name, 0, tensors, again=False)
+
+    def _first_use(self, tensor: Any, name: str, tensors: Sequence[Any]) -> None:
+        """Compiled code asks for memory before it knows the op: the op that writes first has made it."""
+        number = self.block_of(tensor)
+        if number is None or self.tape.blocks[number].place.op != _EMPTY:
+            return
+        block = self.tape.blocks[number]
+        block.place = block.place._replace(op=name, line="")  # one line calls all of a compiled graph
+        block.sources = tuple(b for t in tensors if (b := self.block_of(t)) not in (None, number))
 
     def _flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> int:
         """PyTorch's own count. What it cannot count is named, and ends nothing."""

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.errors import WorldFailed
 from brimful.language import say
+from brimful.tracing.compiling.compiled import compile_changes, forget_graphs
 from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.fakecuda import fake_cuda, patched, tensor_changes
 from brimful.tracing.recorder import CUDA, Recorder
@@ -30,9 +31,14 @@ def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[
     recorder = Recorder(card, device="cpu" if rough else CUDA)
     with ExitStack() as stack:
         stack.enter_context(patched(tensor_changes(recorder)))
-        stack.enter_context(patched(rough_changes() if rough else fake_cuda(card, recorder)))
         if rough:
+            stack.enter_context(patched(rough_changes()))
             stack.enter_context(CpuInstead())
+        else:
+            changes = fake_cuda(card, recorder)
+            stack.enter_context(patched(changes))
+            stack.enter_context(patched(compile_changes(recorder, changes)))
+            stack.callback(forget_graphs, recorder)
         stack.enter_context(Steps(recorder, steps).watching())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         if not rough:

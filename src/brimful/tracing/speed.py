@@ -3,8 +3,8 @@
     op        max(FLOPs / rate its kind reaches, bytes read and written / bandwidth)
     step      the sum over ops, or calls · time to launch a kernel where that is longer
 
-Rates and their interval are those of the closed form (`roofline.py`), fitted to published training runs; that
-they hold for other kinds of models is taken for granted, and the interval is widened for it.
+The rates of a card are the closed form's own functions (`roofline.py`), and so is the interval; that they
+hold for other kinds of models is taken for granted, and the interval is widened for it.
 Leaves out: time between GPUs, data loading, and what overlaps.
 """
 
@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.fit.roofline import (
-    BANDWIDTH_FRAC,
     FASTER,
-    HOPPER_ATTENTION_FRAC,
     RATES,
     SLOWER,
-    achievable_flops_per_s,
+    attention_flops_per_s,
+    matmul_flops_per_s,
+    moved_bytes_per_s,
 )
 from brimful.specs.estimate import Bound, Interval
 from brimful.specs.gpu import Gpu
@@ -64,7 +64,7 @@ def pace(costs: Mapping[tuple[str, str], Cost], gpu: Gpu, *, tf32: bool) -> Pace
     compute_s = move_s = 0.0
     for (op, dtype), cost in costs.items():
         flops_s = cost.flops / _rate(gpu, op, _format(gpu, dtype, tf32=tf32))
-        bytes_s = cost.bytes / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
+        bytes_s = cost.bytes / moved_bytes_per_s(gpu)
         if flops_s >= bytes_s:
             compute_s += flops_s
         else:
@@ -99,8 +99,4 @@ def _format(gpu: Gpu, dtype: str, *, tf32: bool) -> str:
 
 
 def _rate(gpu: Gpu, op: str, number: str) -> float:
-    rate = achievable_flops_per_s(gpu, number)
-    if "attention" not in op:
-        return rate * RATES.matmul_frac
-    newer = gpu.vendor == "NVIDIA" and gpu.architecture not in ("Volta", "Turing", "Ampere", "Ada")
-    return rate * RATES.attention_frac * (HOPPER_ATTENTION_FRAC if newer else 1.0)
+    return attention_flops_per_s(gpu, number) if "attention" in op else matmul_flops_per_s(gpu, number)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +30,9 @@ class Steps:
         self.recorder = recorder
         self.wanted = wanted
         self._checker: tuple[Any, Any] | None = None
-        self._leader: Any = None  # the first optimizer to step: where there are several, its calls count
+        # The first optimizer to step: where there are several, its calls count. Not held: a script that is
+        # done with one training may begin another.
+        self._leader: Callable[[], Any] = lambda: None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -51,7 +54,7 @@ class Steps:
                 self._checker[0].is_fake_tensor = self._checker[1]
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if optimizer is self._leader and len(self.recorder.tape.step_ends) >= self.wanted:
+        if optimizer is self._leader() and len(self.recorder.tape.step_ends) >= self.wanted:
             raise EnoughSteps
         self.recorder.places.phase = OPTIMIZER
         self._mark_weights(optimizer)
@@ -62,8 +65,9 @@ class Steps:
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 self._mark(value, "optimizer_state")
-        self._leader = optimizer if self._leader is None else self._leader
-        if optimizer is self._leader:
+        if self._leader() is None:
+            self._leader = weakref.ref(optimizer)
+        if optimizer is self._leader():
             self.recorder.tape.step_ends.append(len(self.recorder.tape.events))
 
     def _mark_weights(self, optimizer: Any) -> None:

@@ -40,7 +40,7 @@ def why_not(model: Model, training: Training) -> str | None:
     """What of a config has no program here, as the code of a sentence; None where all of it has."""
     several = training.gpus > 1
     checks = {
-        "compiled": training.compiled,
+        "compiled": training.compiled and (bool(model.family) or training.framework.name == "litgpt"),
         "several_gpus": several,
         "optimizer": training.optimizer not in _OPTIMIZERS or training.master_weights,
         "adapter": training.tuning == "adapter",
@@ -330,10 +330,14 @@ def _litgpt_net(model: Model, training: Training) -> tuple[Any, int]:
 
 def _nanogpt(model: Model, training: Training) -> Callable[[], Step]:
     def build() -> Step:
+        import torch
+
         from brimful.tracing.models.gpt import Gpt
 
-        net = Gpt(model, checkpoint=training.checkpointing == "full", math=training.attention == "math")
+        net: Any = Gpt(model, checkpoint=training.checkpointing == "full", math=training.attention == "math")
         net = net.to(device="cuda", dtype=_weights_dtype(training)).train()
+        if training.compiled:
+            net = torch.compile(net)
         optimizer = _optimizer(net.parameters(), training)
         return _steps(
             lambda ids: net(ids, ids), optimizer, training, vocab=model.vocab, loss_of=lambda out: out[1]
