@@ -1,7 +1,7 @@
 """One answer to a message, a log or a question: the cause, how sure it is, and what to change.
 
 A message that a run died of is a fact: it did fail. Its own numbers decide between the causes; where they do
-not, the answer says that it is not certain. Every answer ends in a fix.
+not, the answer says that it is not certain: words alone never make it so. Every answer ends in a fix.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def find_answer(text: str, messages: list[OutOfMemory], gpu: Gpu | None) -> Answ
     flat = re.sub(r"[ \t]+", " ", text)
     if told and (told[-1].total_bytes is not None or told[-1].absurd):
         return _of_numbers(told[-1], flat)
-    for cause, pattern, sure in _printed():
+    for cause, pattern in _printed():
         if match := pattern.search(flat):
             evidence = tuple(_printed_numbers(flat, match))
             if cause == "own_tensors_fill_card":
                 return _of_program(flat, evidence)
-            return Answer(cause=cause, certain=sure, evidence=evidence)
+            return Answer(cause=cause, certain=False, evidence=evidence)
     if told:
         return _of_numbers(told[-1], flat)
     if messages:
@@ -90,11 +90,8 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def _printed() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
-    return tuple(
-        (row["cause"], re.compile("|".join(row["any"]), re.MULTILINE), row.get("sure", True))
-        for row in _data()["printed"]
-    )
+def _printed() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((row["cause"], re.compile("|".join(row["any"]), re.MULTILINE)) for row in _data()["printed"])
 
 
 _NUMBERED = re.compile(r"\d ?(?:[KMGT]i?B?|bytes|%)(?:\W|$)|\bsm_\d|\bshape ?[\[(]\d")
@@ -180,12 +177,12 @@ def _cause(m: OutOfMemory) -> tuple[str, bool]:  # noqa: PLR0911 - one for each 
     if allocated + tried > total - _CONTEXT_BYTES:
         return "own_tensors_fill_card", True  # even alone on the card, with nothing cached
     if outside > max(tried - free, 0.2 * total, cached):
-        return "other_process", outside > 0.4 * total
+        return "other_process", m.process_bytes is not None  # else some of it may be this process itself
     if cached + 0.01 * tried >= tried and cached >= 0.05 * (allocated + cached):
         return "fragmentation", cached > 1.5 * tried
     if m.process_bytes is None and allocated < 0.8 * total and outside > max(0.5 * GIB, tried - free):
         return "context_overhead", False
-    return "own_tensors_fill_card", allocated > 0.9 * total
+    return "own_tensors_fill_card", False
 
 
 # -- a plain question --------------------------------------------------------------------------------------
@@ -197,14 +194,14 @@ def _of_question(text: str, gpu: Gpu | None) -> Answer | None:
         return None
     shares = [low for low, _ in percents(plain)]
     card = gpu or card_in(plain)
-    for cause, sure in _asked(plain, shares, card):
-        return Answer(cause=cause, certain=sure, evidence=tuple(_worked_out(cause, plain, card)))
+    for cause in _asked(plain, shares, card):
+        return Answer(cause=cause, certain=False, evidence=tuple(_worked_out(cause, plain, card)))
     return None
 
 
-def _asked(text: str, shares: list[float], card: Gpu | None) -> Iterator[tuple[str, bool]]:
+def _asked(text: str, shares: list[float], card: Gpu | None) -> Iterator[str]:
     if _states_exceed(text, card):
-        yield "states_exceed_card", True
+        yield "states_exceed_card"
     if sizes(text):
         text += " vram"  # gigabytes are of memory
     is_told = {
@@ -216,7 +213,7 @@ def _asked(text: str, shares: list[float], card: Gpu | None) -> Iterator[tuple[s
     for row in _data()["asked"]:
         share = row.get("share")
         if (share is None or is_told[share]) and says_all(row["every"], text, none=row.get("none", "")):
-            yield row["cause"], row.get("sure", False)
+            yield row["cause"]
 
 
 def _states_exceed(text: str, card: Gpu | None) -> bool:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
-from brimful.diagnose.claims.reading import Statement
+from brimful.diagnose.claims.reading import Statement, folded
 from brimful.diagnose.claims.settings import never_fails, settings_in
 from brimful.diagnose.claims.words import (
     bytes_each,
     clauses,
     denies,
+    directions,
+    fits_whole,
     mentions,
     parameters,
     percents,
@@ -97,6 +99,11 @@ def _all_facts() -> tuple[Fact, ...]:
     return tuple(Fact(**row) for row in tomllib.loads(text)["fact"])
 
 
+# Figures that can be worked out, and a promise, whose words are not ideas: these need no other words.
+_BY_THEIR_OWN_RULES = {
+    *("logits_bytes", "states_bytes", "weights_bytes", "kv_cache_bytes", "gpu_memory_unit"),
+    *("peak_tflops", "mfu_above_peak", "same_batch", "never_fails"),
+}
 # What such a sentence says of memory or time is this, and no effect of a change it happens to name.
 _ALONE = {
     *("context_memory_growth", "lora_saves", "zero_shards", "waiting_lowers_memory", "mfu_peak_is_a100"),
@@ -131,6 +138,8 @@ def find_claims(found: tuple[Statement, ...]) -> tuple[Claim, ...]:
         both = f"{before.text} {statement.text}" if before is not None else ""
         for claim in _claims(text, before.folded if before is not None else ""):
             quote = statement.text if claim.code in own else both
+            if claim.code not in _BY_THEIR_OWN_RULES and not fits_whole(folded(quote)):
+                continue  # known ideas in a sentence about something else
             _add(claims, replace(claim, quotes=(quote,), settings=dict(advised)))
         if before is None or mentions(text, *_SUBJECTS):
             before = statement
@@ -210,13 +219,20 @@ _COMPARED = re.compile(
     r"\b(?:more|less|plus|moins|mas|menos|mehr|weniger) (?:than|que|d[e']|als)\b(?: lo que)? ?"
     r"(?:that|this|the card|cela|ca|eso|das|\d[^,;]*)"
 )
+_MORE_STEPS = re.compile(r"\b(?:more|plus d[e']|mas|mehr) ?(?:steps|etapes|pas|pasos|schritte)\b")
 _FROM_TO = re.compile(
     r"(\d+(?:[.,]\d+)?)\s?(?:g[i]?[bo])?\s?(?:->|→|\bto\b|\ba\b|\bauf\b)\s?~?(\d+(?:[.,]\d+)?)\s?g[i]?[bo]"
 )
 
 
 def _direction(clause: str, dimension: str, *, of_its_own: bool) -> int | None:
+    clause = _MORE_STEPS.sub(" ", clause)  # what is changed, not what it does
     clause = _COMPARED.sub(" ", clause)  # with a limit: no effect of anything
+    # "more time for less memory": two ways to read it
+    return None if len(directions(clause)) > 1 else _one_direction(clause, dimension, of_its_own=of_its_own)
+
+
+def _one_direction(clause: str, dimension: str, *, of_its_own: bool) -> int | None:
     if says("saves", clause) and dimension == "memory":
         return LESS  # "saved for free" is saved all the same
     if says("same", clause):
@@ -322,8 +338,12 @@ _GOES_ON = re.compile(
 def _holds(fact: Fact, text: str, before: str) -> bool:
     """Its ideas are in the sentence; the first, what it is about, may be in the one before."""
     subject, _, rest = fact.every.partition(" ")
-    goes_on = _GOES_ON.match(text) or not mentions(text, *_SUBJECTS)
-    if fact.inherits and goes_on and says_all(subject, before) and says_all(rest, text, none=fact.none):
+    if (
+        fact.inherits
+        and _GOES_ON.match(text)
+        and says_all(subject, before)
+        and says_all(rest, text, none=fact.none)
+    ):
         return True
     if not says_all(fact.every, text, none=fact.none):
         return False

@@ -19,10 +19,10 @@ _PRINTED = re.compile(
     r"Tried to allocate \d|Traceback \(|^\s*File \"|\biter \d+: loss|\|\s+\d+MiB /|RESOURCE_EXHAUSTED"
 )
 _COMMON = {
-    "en": "the of is and to you it that not your with for are was this but does my",
-    "fr": "le les des est et vous ne pas une dans pour du sur au il ce avec mon votre",
-    "es": "el los las y una con por tu para al es lo del en se como tengo muy",
-    "de": "der die das ist und nicht ein eine mit auf den dass von bei im sind auch ich",
+    "en": "the of is and to you it that not your with for are was this but does my why how",
+    "fr": "le les des est et vous ne pas une dans pour du sur au il ce avec mon ma votre pourquoi elle",
+    "es": "el los las y una con por tu para al es lo del en se como tengo muy mi mis qué cuánto",
+    "de": "der die das ist und nicht ein eine mit auf den dass von bei im sind auch ich mein meine warum wie",
 }
 
 

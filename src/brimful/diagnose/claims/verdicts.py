@@ -20,6 +20,7 @@ from brimful.diagnose.claims.words import (
     parameters,
     products,
     says,
+    says_bytes,
     sizes,
 )
 from brimful.diagnose.oom import find_out_of_memory
@@ -364,7 +365,12 @@ def _bytes(claim: Claim, known: Known) -> Answer:
     best = min(candidates, key=lambda value: min(abs(size / value - 1) for size, _ in told))
     right = any(_near(size, value, 0.06 if count else 0.03) for size in told for value in candidates)
     why = say("claims.works_out", size=Size(best), gb=Number(best / 1e9, 2))
-    return "true" if right else "false", (why,), None
+    if right:
+        return "true", (why,), None
+    # A product that misses the figure proves it wrong only where the text itself writes every factor.
+    known_bytes = says_bytes(claim.text) or (each is not None and claim.code == "weights_bytes")
+    written_out = any(len(factors) >= 3 for factors in products(claim.text)) or (count and known_bytes)
+    return "false" if written_out else "cannot_tell", (why,), None
 
 
 def _units(claim: Claim, known: Known) -> Answer:  # noqa: ARG001

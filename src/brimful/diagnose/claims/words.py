@@ -42,6 +42,11 @@ _PARAMETERS = re.compile(
     r"(m\b|mio\b|million\w*|millones|b\b|mrd\b|billion\w*|milliard\w*|mil millones|g\b)"
 )  # fmt: skip
 _BYTES = re.compile(r"\b(\d+(?:[.,]\d+)?)[\s-]?(?:bytes?|octets?)\b")
+_WAYS = ("less", "same", "more")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_FIGURE = re.compile(  # a number with what it counts, a unit, a setting
+    r"\d[\d.,]*\s?[^\W\d_]+|\b(?:[kmgt]i?[bo]|bytes?|octets?|bits?|tokens?)\b|[\w.]*[_=][\w.=]*"
+)
 _PRODUCT = re.compile(r"\d[\d.,]*(?:\s?[a-z]{0,12}\s?[x×*]\s?\d[\d.,]*)+")
 
 
@@ -65,6 +70,35 @@ def _pattern(idea: str) -> re.Pattern[str]:
 def _ideas() -> dict[str, list[str]]:
     text = resources.files("brimful.diagnose.claims").joinpath("ideas.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
+
+
+@cache
+def fits_whole(text: str) -> bool:
+    """Most of a sentence is understood: its words belong to an idea or a figure, or carry no meaning alone.
+
+    Ideas that happen to stand in a sentence about something else are no claim. Half is no tuned figure: below
+    it, more of the sentence is unknown than known.
+    """
+    words = [match for match in _WORD.finditer(text) if not says("grammar", match[0])]
+    known = [span for idea in _ideas() if idea != "grammar" for span in _spans(idea, text)]
+    for pattern in (_FIGURE, *(pattern for _, pattern in (*_FRACTIONS, *_MANY))):
+        known += [match.span() for match in pattern.finditer(text)]
+    read = sum(any(start < word.end() and word.start() < end for start, end in known) for word in words)
+    return 2 * read > len(words) or not words
+
+
+def _spans(idea: str, text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in _pattern(idea).finditer(text)]
+
+
+def directions(text: str) -> set[str]:
+    """Which of less, same and more are said; words inside longer ones ("plus" of "plus faible") are not."""
+    found = [(end - start, start, end, idea) for idea in _WAYS for start, end in _spans(idea, text)]
+    taken: list[tuple[int, int, str]] = []
+    for _, start, end, idea in sorted(found, reverse=True):
+        if not any(start < other_end and other < end for other, other_end, _ in taken):
+            taken.append((start, end, idea))
+    return {idea for _, _, idea in taken}
 
 
 def mentions(text: str, *ideas: str) -> list[tuple[int, str]]:
@@ -135,6 +169,11 @@ def parameters(text: str) -> float | None:
         return None
     thousand_million = match[2].startswith(("b", "mrd", "milliard", "mil ", "g"))
     return float(match[1].replace(",", ".")) * (1e9 if thousand_million else 1e6)
+
+
+def says_bytes(text: str) -> bool:
+    """Bytes of a number, in so many words."""
+    return _BYTES.search(text) is not None
 
 
 def bytes_each(text: str) -> float | None:
