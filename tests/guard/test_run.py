@@ -193,7 +193,7 @@ def test_in_a_terminal_the_script_sees_one(tmp_path: Path) -> None:
 # A script with a child in its group and one that left it, each saying its number.
 FAMILY = """
 import os, signal, subprocess, sys, time
-nap = [sys.executable, "-c", "import time; time.sleep(600)"]
+nap = [sys.executable, "-c", "import time; time.sleep(6000)"]
 pids = [os.getpid(), subprocess.Popen(nap).pid, subprocess.Popen(nap, start_new_session=True).pid]
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, lambda *_: open("heard", "w").close())
@@ -241,7 +241,7 @@ def test_a_signal_reaches_the_whole_family_and_nothing_stays(tmp_path: Path, num
 
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
-    assert alive(pids) == []
+    until(lambda: not alive(pids))  # one that was killed ends when the machine gets to it
 
 
 def test_a_script_deaf_to_the_first_signal_is_ended_by_the_second(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_script_deaf_to_the_first_signal_is_ended_by_the_second(tmp_path: Path
 
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGKILL
-    assert alive(pids) == []
+    until(lambda: not alive(pids))  # one that was killed ends when the machine gets to it
 
 
 def test_a_guard_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
