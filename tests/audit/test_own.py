@@ -10,8 +10,19 @@ from brimful.audit.readers.own import read_log
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.sweep import sweep
-from brimful.fleet.events import JobHeld, JobReleased, NodeDrained, NodeResumed
+from brimful.fleet.events import (
+    ArraySubmitted,
+    JobHeld,
+    JobReleased,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseStarted,
+    NodeDrained,
+    NodeJoined,
+    NodeResumed,
+)
 from brimful.fleet.job import Job
+from brimful.language import verbatim
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, as_line
 from brimful.scheduler.policies import read_policy
 from brimful.sim.fleets import parse_fleet
@@ -36,6 +47,19 @@ def test_a_log_is_nodes_leases_and_waits() -> None:
     assert tree.amount("allocated.kept").gpu_s == (8 * 2 + 2) * 3600
     assert tree.amount("unallocated.no_demand").gpu_s == 6 * 3600
     assert [(w.gpus, w.end_s - w.start_s) for w in records.waits] == [(8, 3600)]
+
+
+def test_tasks_of_an_array_are_jobs() -> None:
+    first = next(event for event in an_outcome().log if isinstance(event, NodeJoined))
+    tasks = ArraySubmitted(at_s=0, job=Job(job="a", gpus=8, tenant="vision"), indices=(0,))
+    ran = [
+        LeaseGranted(at_s=5, lease="a_0.1", job="a_0", node=first.node, gpus=(0,), microusd_per_gpu_hour=0),
+        LeaseStarted(at_s=5, lease="a_0.1"),
+        LeaseEnded(at_s=65, lease="a_0.1", exit_code=0, reason=verbatim("finished")),
+    ]
+    records = Records()
+    read_log([first, tasks, *ran], records, now_s=65)
+    assert [(run.job, run.team, run.end_s - run.start_s) for run in records.runs] == [("a_0", "vision", 60)]
 
 
 def test_what_still_runs_is_held_until_now() -> None:

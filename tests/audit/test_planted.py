@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.planted import __file__ as planted_source
 from bench.planted import plant, write
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.sweep import sweep
+
+PARTS = {"input_wait", "communication", "mfu", "below_peak", "unknown"}
 
 
 def test_every_planted_leaf_is_found_within_a_percent(tmp_path: Path) -> None:
@@ -22,4 +25,9 @@ def test_every_planted_leaf_is_found_within_a_percent(tmp_path: Path) -> None:
     assert sum(planted.values()) == tree.amount().gpu_s
     for leaf, gpu_s in planted.items():
         assert tree.amount(leaf).gpu_s == pytest.approx(gpu_s, rel=0.01), leaf
-    assert len(planted) > 20
+    assert {leaf.rpartition(".")[2] for leaf in planted if "larger_card" in leaf} == PARTS
+    assert len(planted) > 60
+
+
+def test_the_truth_of_the_month_knows_nothing_of_the_audit() -> None:
+    assert "brimful.audit" not in Path(planted_source).read_text().partition('"""\n\nfrom')[2]

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from brimful.audit.readers import jobstats, slurm
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Records
+from brimful.audit.report import report
 from brimful.audit.sweep import sweep
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.sim.fleets import parse_fleet
@@ -174,8 +175,38 @@ def test_a_note_in_a_folder_is_counted_and_a_named_file_is_refused(tmp_path: Pat
     (tmp_path / "sacct.txt").write_text(f"{NAMES}\n{a_row('7')}\n")
     records = read([str(tmp_path)], Asked())
 
-    assert (len(records.runs), records.traces, records.left_out) == (1, [], {"file_not_known": 1})
+    assert (len(records.runs), records.traces, records.left_out) == (1, [], {})
+    assert len(records.not_known) == 1
     assert read([str(tmp_path / "README.md")], Asked()).traces == [str(tmp_path / "README.md")]
+
+
+def test_the_folder_of_a_watched_site_is_read_once(tmp_path: Path) -> None:
+    jobs = [["7", "ann", 8, 1, "", 0, 0, 3600, ["n1"], "kept", False]]
+    nodes = {"n1": ["a100-sxm-80gb", 8, 2_000_000, [[0, 7200]]]}
+    facts = {"observed": 2, "looked": [[0, 7200]], "nodes": nodes, "jobs": jobs}
+    (tmp_path / "observed.json").write_text(json.dumps(facts))
+    (tmp_path / "observed.csv").write_text(
+        "job,submit_s,run_s,gpus,tenant,gpu,within\n7,0,3600,8,ann,,node\n"
+    )
+    (tmp_path / "fleet.toml").write_text('[[nodes]]\ncount = 1\ngpus = 8\ngpu = "a100-sxm-80gb"\n')
+    records = read([str(tmp_path)], Asked())
+
+    assert (len(records.runs), records.traces, records.not_known) == (1, [], [])
+    assert sweep(records, start_s=0, end_s=7200).tree.amount("allocated.kept").gpu_s == 8 * 3600
+
+
+def test_all_samples_in_one_folder_are_one_audit(usage: Path) -> None:
+    records = read([str(usage)], Asked())
+    start_s, end_s = records.window()
+    found = sweep(records, start_s=start_s, end_s=end_s)
+
+    assert records.not_known == ["SOURCES_audit.md", "SOURCES_engines.md"]
+    assert records.snapshot_gpus > 0
+    paid = sum(p.gpus * (p.end_s - p.start_s) for p in records.paid)
+    assert sum(found.tree.cells.values()) == found.tree.amount().gpu_s == paid
+    assert min(found.tree.cells.values()) >= 0
+    # What was lost ran where no source says what was paid.
+    assert "lost" not in {job["mostly"] for job in report(records, found)["jobs"]}
 
 
 def test_published_sums_of_whole_clusters(usage: Path, shared_data: Path) -> None:

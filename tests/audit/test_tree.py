@@ -136,6 +136,14 @@ def test_free_gpus_that_are_too_few_for_the_only_waiting_job_are_held_for_it() -
     assert leaves(records)["unallocated.own_queue.held"] == 300
 
 
+def test_a_job_over_two_nodes_fits_on_both_or_not_at_all() -> None:
+    records = Records(paid=[a_node("n"), a_node("m")], runs=[a_run(8)], knows_queue=True)
+    records.waits.append(Wait(start_s=0, end_s=100, gpus=16, per_node=8))
+    assert leaves(records)["unallocated.own_queue.held"] == 800
+    records.runs.clear()
+    assert leaves(records) == {"unallocated.own_queue.fits": 1600}
+
+
 def test_work_of_another_queue_is_walled_and_of_another_type_needs_to_fit() -> None:
     wall = frozenset({"a"})
     records = Records(paid=[a_node(walls=wall)], knows_queue=True, types={"a100": 40})

@@ -123,7 +123,7 @@ def _worked(leaf: str, start: int, end: int, size: str, shares: Mapping[str, flo
     """Working time by how much of the card's memory was used, and in the parts that the job's Meter measured.
 
     In this order, as a Meter always tells the memory and a source of memory seldom is a Meter. Whole
-    seconds: what a share leaves over is in the part after it.
+    seconds: each part ends at the second that is nearest.
     """
     if not leaf.endswith(".working.unknown") or size == "unknown":
         yield leaf, start, end, 1
@@ -132,9 +132,10 @@ def _worked(leaf: str, start: int, end: int, size: str, shares: Mapping[str, flo
     if not shares:
         yield f"{base}.unknown", start, end, 1
         return
-    at = start
+    at, share = start, 0.0
     for name, path in (("input_wait", ""), ("communication", ""), ("mfu", "computing.")):
-        until = min(end, at + int((end - start) * shares.get(name, 0.0)))
+        share += shares.get(name, 0.0)
+        until = max(at, min(end, start + round((end - start) * share)))
         if at < until:
             yield f"{base}.{path}{name}", at, until, 1
         at = until

@@ -43,12 +43,15 @@ class Demand(NamedTuple):
         return not self.gpu or gpu in ("", self.gpu)
 
 
+Shape = tuple[int, int]  # GPUs on each node, nodes
+
+
 @dataclass(slots=True)
 class Queue:
-    """Who waits now: GPUs by kind of demand, and how many jobs need so many on one node."""
+    """Who waits now: GPUs by kind of demand, and how many jobs there are of each shape."""
 
     gpus: Counter[Demand]
-    sizes: defaultdict[Demand, Counter[int | None]]
+    shapes: defaultdict[Demand, Counter[Shape | None]]
 
     @classmethod
     def empty(cls) -> Queue:
@@ -57,9 +60,10 @@ class Queue:
     def change(self, wait: Wait, by: int) -> None:
         demand = Demand.of(wait)
         self.gpus[demand] += by * wait.gpus
-        self.sizes[demand][wait.per_node] += by * -(-wait.gpus // (wait.per_node or wait.gpus))
+        shape = (wait.per_node, -(-wait.gpus // wait.per_node)) if wait.per_node else None
+        self.shapes[demand][shape] += by
         if not self.gpus[demand]:
-            del self.gpus[demand], self.sizes[demand]
+            del self.gpus[demand], self.shapes[demand]
 
 
 def match(
@@ -93,8 +97,8 @@ def match(
     for pool, gpus in left.items():
         found[pool]["no_demand"] = gpus
         if matched := found[pool].pop("own_queue", 0):
-            sizes = sum((queue.sizes[demand] for demand in own[pool]), Counter[int | None]())
-            found[pool] += _why_idle(matched, free[pool], nodes.get(pool), sizes)
+            shapes = sum((queue.shapes[demand] for demand in own[pool]), Counter[Shape | None]())
+            found[pool] += _why_idle(matched, free[pool], nodes.get(pool), shapes)
     return found
 
 
@@ -109,33 +113,38 @@ def _other_type(demand: Demand, card_bytes: int | None) -> str:
 
 
 def _why_idle(
-    matched: int, free: int, nodes: Counter[int] | None, sizes: Mapping[int | None, int]
+    matched: int, free: int, nodes: Counter[int] | None, shapes: Mapping[Shape | None, int]
 ) -> Counter[str]:
     """Free GPUs whose own queue waits: a queued job would fit, or they are scattered, or kept for one."""
-    needs = {need: jobs for need, jobs in sizes.items() if need}
-    if nodes is None or not needs or None in sizes:
+    known = {shape: jobs for shape, jobs in shapes.items() if shape}
+    if nodes is None or not known or None in shapes:
         return Counter({"own_queue.unknown": matched})
-    taken, waiting = _pack(nodes, needs)
+    taken, waiting = _pack(nodes, known)
     fits = min(matched, taken)
     rest = matched - fits
     scattered = any(need <= free - taken for need in waiting)
     return Counter({"own_queue.fits": fits, f"own_queue.{'fragmented' if scattered else 'held'}": rest})
 
 
-def _pack(nodes: Mapping[int, int], needs: Mapping[int, int]) -> tuple[int, list[int]]:
-    """GPUs that queued jobs could take at once, largest first, each on the tightest node; and who is left."""
+def _pack(nodes: Mapping[int, int], shapes: Mapping[Shape, int]) -> tuple[int, list[int]]:
+    """GPUs that queued jobs could take at once, and how many each of those needs that are left.
+
+    Largest first, on the tightest nodes; a job over several nodes takes all of them or none.
+    """
     free, taken, left = Counter(nodes), 0, []
-    for need in sorted(needs, reverse=True):
-        jobs = needs[need]
+    for (need, parts), jobs in sorted(shapes.items(), reverse=True):
+        room = sum(size // need * n for size, n in free.items())
+        fitting = min(jobs, room // parts)
+        pieces = fitting * parts
         for size in sorted(size for size in free if size >= need):
-            while jobs and free[size]:
-                here = min(jobs, size // need)
+            while pieces and free[size]:
+                here = min(pieces, size // need)
                 free[size] -= 1
                 free[size - here * need] += 1
-                jobs -= here
+                pieces -= here
                 taken += here * need
-        if jobs:
-            left.append(need)
+        if fitting < jobs:
+            left.append(need * parts)
     return taken, left
 
 

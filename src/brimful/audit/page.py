@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -10,17 +10,20 @@ from brimful.audit.drawn import CAUSES, OTHERS, VERDICTS, bar, curve, heat
 from brimful.audit.said import (
     action_said,
     coverage_said,
+    hours_digits,
     leaf_words,
+    page_title,
     paid_said,
     size_said,
     told_leaves,
     waste_causes,
 )
 from brimful.language import Number, Percent, Usd, told, words
+from brimful.language.printable import all_printable
 from brimful.sim.document import document
 from brimful.units import MICROUSD
 
-MOST_TEAMS = 100  # on the page; --csv has all
+MOST_TEAMS = 20  # on the page; --csv has all
 
 STYLE = """
 .bar{display:flex;height:2.2rem;border-radius:4px;overflow:hidden}.bar span{min-width:1px}
@@ -28,6 +31,7 @@ STYLE = """
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.4rem;padding:0;margin:.6rem 0;list-style:none}
 .legend i{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
 .big{font-size:1.25rem;margin:.2rem 0 .8rem}td+td{white-space:nowrap}
+th.words,td.words{text-align:left}
 .heat{table-layout:fixed}.heat td{padding:0;height:1.4rem;border:1px solid #fff}
 .heat th{font-weight:400;font-size:.75rem;padding:0 .2rem;border:0;text-align:left;overflow:visible}
 .heat th:first-child{width:2.6rem}
@@ -35,17 +39,20 @@ figure{margin:0}svg{width:100%;height:auto;max-width:820px}li{margin:.5rem 0}
 td.indent-1{padding-left:1.6em}td.indent-2{padding-left:2.8em}td.indent-3{padding-left:4em}
 td.indent-4{padding-left:5.2em}td.indent-5{padding-left:6.4em}
 tr.top td{font-weight:600;border-top:2px solid #bbb}
-@media(max-width:500px){svg text{font-size:22px}.heat td{height:1.1rem}
+@media print{.heat,figure{break-inside:avoid}h2{break-after:avoid}}
+@media(max-width:500px){td,th{padding-left:.15rem;padding-right:.15rem;font-size:.85rem}
+svg text{font-size:22px}.heat td{height:1.1rem}
 td.indent-1{padding-left:.8em}td.indent-2{padding-left:1.4em}td.indent-3{padding-left:2em}
 td.indent-4{padding-left:2.6em}td.indent-5{padding-left:3.2em}}
 """
 
 
 def page(data: dict[str, Any]) -> str:
+    data = all_printable(data)
     title = words("audit.page_size_title")
     parts: list[str] = []
     if "headline" in data:
-        title = words("audit.page_title", start=data["from"][:10], end=data["to"][:10])
+        title = page_title(data)
         parts.append(_headline(data))
     if data.get("actions"):
         items = "".join(_action(each) for each in data["actions"])
@@ -74,10 +81,16 @@ def _note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words_in: Collection[int] = ()) -> str:
+    """Columns are numbers but for the first and those in `words_in`."""
+    kinds = [" class=words" if i in words_in else "" for i in range(len(header))]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        shown = (f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(shown)}</tr>"
+
+    head, body = row("th", header), "".join(row("td", cells) for cells in rows)
+    return f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
 def _headline(data: dict[str, Any]) -> str:
@@ -104,7 +117,7 @@ def _leaves(data: dict[str, Any]) -> str:
     rows = []
     for leaf in told_leaves(data):
         depth = leaf["path"].count(".")
-        cells = [told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2))]
+        cells = [told(Number(leaf["gpu_h"], hours_digits(data))), told(Percent(leaf["share"], 2))]
         if data["money_is"] is not None:
             cells.append(told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else "")
         name = f'<td class="indent-{depth}">{escape(leaf_words(leaf["path"]))}</td>'
@@ -142,6 +155,8 @@ def _teams(data: dict[str, Any]) -> str:
     if not rows:
         return ""
     note = _note(words("audit.page_teams_note"))
+    if len(data["teams"]) > MOST_TEAMS:
+        note += _note(words("audit.page_teams_more", n=Number(len(data["teams"]) - MOST_TEAMS)))
     return _section("audit.page_teams", _table(header, rows) + note)
 
 
@@ -158,7 +173,8 @@ def _top(data: dict[str, Any]) -> str:
             ]
             for each in data[name]
         ]
-        sections += _section(f"audit.page_{name}", _table(header, rows)) if rows else ""
+        table = _table(header, rows, words_in={len(first) - 1, len(header) - 1})
+        sections += _section(f"audit.page_{name}", table) if rows else ""
     return sections
 
 

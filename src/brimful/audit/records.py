@@ -140,6 +140,8 @@ class Records:
     types: dict[str, int] = field(default_factory=dict)  # GPU type -> bytes of memory of a card
     traces: list[str] = field(default_factory=list)  # jobs without a schedule: only replays can use them
     knows_queue: bool = False  # whether somebody said who waited
+    not_known: list[str] = field(default_factory=list)  # files in folders, of no known format
+    snapshot_gpus: int = 0  # of nodes whose source gives no times: taken as paid all the time
     card_shares: dict[str, tuple[float, float]] = field(default_factory=dict)  # cluster -> idle, starved
     left_out: Counter[str] = field(default_factory=Counter)  # code -> how many rows or GPU-seconds
 

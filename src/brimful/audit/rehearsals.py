@@ -142,14 +142,30 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
         "policy": policy.text,
         "gpus": answer.gpus,
         "nodes": _shown(answer),
+        "not_enough": _short(sizing, work) if answer.gpus is None else None,
         "bootstrap_gpus": answer.bootstrap_gpus,
         "worst_week_gpus": answer.worst_week_gpus,
+        "weeks": max((len(replay.weeks) for replay in sizing.replays.values()), default=0),
         "fleet_gpus": None if work.assumed_node else gpus_of(work.fleet),
         "explained": share,
         "lower_bound": share is None or share < 0.5,
         "curve": _curve(sizing),
         "silos": queues,
         "silos_gpus": sum(known) if known and len(known) == len(queues) else None,
+    }
+
+
+def _short(sizing: Sizing, work: Work) -> dict[str, Any]:
+    """Why not even the whole fleet is enough: jobs that no node can hold, or too many that are hurt."""
+    replay, most = sizing.replay(work.fleet, whole=True), max(kind.gpus for kind in work.fleet)
+    stuck = [a.job.gpus for a in work.arrivals if a.job.job not in replay.waits_s and a.job.gpus > most]
+    return {
+        "gpus": gpus_of(work.fleet),
+        "jobs": len(work.arrivals),
+        "stuck": len(stuck),
+        "widest_gpus": max(stuck, default=0),
+        "node_gpus": most,
+        "hurt": replay.worst_share,
     }
 
 

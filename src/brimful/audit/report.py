@@ -14,6 +14,7 @@ from brimful.audit.cards import card_leaves
 from brimful.audit.records import Records
 from brimful.audit.sweep import Swept
 from brimful.audit.tree import Tree
+from brimful.language.printable import printable
 from brimful.units import HOUR_S, MICROUSD
 
 TOP = 10
@@ -149,13 +150,16 @@ def _teams(records: Records, found: Swept) -> list[dict[str, Any]]:
 
 
 def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
-    """Jobs and users that wasted most, for their owners."""
+    """Jobs and users that wasted most of what was paid for, for their owners."""
+    places = {paid.place for paid in records.paid}
+    pooled = not all(paid.is_node for paid in records.paid)
     wasted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     by_user: defaultdict[str, Counter[str]] = defaultdict(Counter)
     who: dict[str, tuple[str, str]] = {}
     for run in records.runs:
         start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
-        for part in run.parts if run.job and start < end else ():
+        there = [part for part in run.parts if pooled or part.place in places]
+        for part in there if run.job and start < end else ():
             for leaf, a, b, n in card_leaves(records, run, part, (start, end, part.gpus), ()):
                 if verdict(leaf) == "wasted":
                     why = "lost" if run.outcome == "lost" else leaf.rpartition(".")[2]
@@ -189,6 +193,8 @@ def _coverage(records: Records, found: Swept) -> dict[str, Any]:
     return {
         "jobs": len(records.runs),
         "knows_queue": records.knows_queue,
+        "snapshot_gpus": records.snapshot_gpus,
+        "files_not_known": records.not_known,
         "sampled_share": (held - blind) / held if held else None,
         "outcome_share": outcome / held if held else None,
         "card_shares": {name: {"idle": i, "starved": s} for name, (i, s) in records.card_shares.items()},
@@ -207,5 +213,11 @@ def as_csv(tree: Tree) -> str:
         mine[0] += gpu_s
         mine[1] += tree.money.get(cell, 0)
     for key in sorted(sums):
-        writer.writerow((*key, sums[key][0], sums[key][1] if tree.is_priced else ""))
+        writer.writerow((*map(_as_text, key), sums[key][0], sums[key][1] if tree.is_priced else ""))
     return out.getvalue()
+
+
+def _as_text(cell: str) -> str:
+    """Names come from users; a spreadsheet runs a cell that begins like a formula, unless it is quoted."""
+    shown = printable(cell)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from brimful.audit.sizing import MOST_HURT
 from brimful.language import Number, Percent, Seconds, Sentence, Usd, count, say, words
 from brimful.language.catalog import is_held
 from brimful.units import HOUR_S, MICROUSD
+
+FEW_GPU_H = 10
+MOST_NAMES = 5  # of files that nobody can read
 
 
 def leaf_words(path: str) -> str:
@@ -82,7 +86,8 @@ def waste_causes(data: dict[str, Any]) -> list[tuple[str, float]]:
 def paid_said(data: dict[str, Any]) -> Sentence:
     money = data["money_is"]
     usd = Usd(round((data["paid_usd"] or 0) * MICROUSD))
-    return say(f"audit.paid.{money}" if money else "audit.paid", hours=Number(data["paid_gpu_h"]), usd=usd)
+    hours = Number(data["paid_gpu_h"], 0 if data["paid_gpu_h"] >= FEW_GPU_H else 3)
+    return say(f"audit.paid.{money}" if money else "audit.paid", hours=hours, usd=usd)
 
 
 def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
@@ -93,6 +98,14 @@ def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
         said.append(say("audit.coverage", samples=samples, outcomes=outcomes))
     if not coverage["knows_queue"]:
         said.append(say("audit.no_queue"))
+    if coverage["snapshot_gpus"]:
+        said.append(say("audit.snapshot", gpus=count("gpu", coverage["snapshot_gpus"])))
+    if types := coverage.get("unpriced"):
+        said.append(say("audit.unpriced", types=", ".join(t or words("audit.type_unknown") for t in types)))
+    if names := coverage["files_not_known"]:
+        more = "" if len(names) <= MOST_NAMES else ", …"
+        shown = ", ".join(name[:60] for name in names[:MOST_NAMES]) + more
+        said.append(say("audit.files_not_known", n=Number(len(names)), names=shown))
     for cluster, share in coverage["card_shares"].items():
         values = {"idle": Percent(share["idle"], 1), "starved": Percent(share["starved"], 1)}
         said.append(say("audit.card_shares", cluster=cluster, **values))
@@ -102,12 +115,38 @@ def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
     return said
 
 
+def _not_enough(policy: str, short: dict[str, Any]) -> Sentence:
+    gpus = count("gpu", short["gpus"])
+    if short["stuck"]:
+        facts = {"n": Number(short["stuck"]), "jobs": Number(short["jobs"])}
+        wide = {"wide": count("gpu", short["widest_gpus"]), "node": count("gpu", short["node_gpus"])}
+        return say("audit.not_enough.stuck", policy=policy, gpus=gpus, **facts, **wide)
+    hurt, most = Percent(short["hurt"] or 0.0, 1), Percent(MOST_HURT)
+    return say("audit.not_enough", policy=policy, gpus=gpus, hurt=hurt, most=most)
+
+
+def page_title(data: dict[str, Any]) -> str:
+    start, end = data["from"], data["to"]
+    if start == end:
+        return words("audit.page_title_undated")
+    length = 10 if start[:10] != end[:10] else 19  # a window within a day has its hours
+    start, end = (each[:length].replace("T", " ") for each in (start, end))
+    return words("audit.page_title", start=start, end=end)
+
+
+def hours_digits(data: dict[str, Any]) -> int:
+    """Of GPU-hours in tables: enough that a small cluster's are not all zero."""
+    return 1 if data["paid_gpu_h"] >= FEW_GPU_H else 3
+
+
 def size_said(size: dict[str, Any]) -> list[Sentence]:
     """What a sizing found, sentence by sentence; the calibration line is never left out."""
     if size["gpus"] is None:
-        return [say("audit.not_enough", policy=size["policy"])]
+        return [_not_enough(size["policy"], size["not_enough"])]
     said: list[Sentence] = [say("audit.enough", policy=size["policy"], gpus=count("gpu", size["gpus"]))]
-    if size["bootstrap_gpus"] and size["worst_week_gpus"]:
+    if size["weeks"] == 1:
+        said.append(say("audit.one_week"))
+    elif size["bootstrap_gpus"] and size["worst_week_gpus"]:
         both = {"bootstrap": Number(size["bootstrap_gpus"]), "worst": Number(size["worst_week_gpus"])}
         said.append(say("audit.enough_safe", **both))
     if size["silos_gpus"]:

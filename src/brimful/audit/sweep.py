@@ -313,6 +313,10 @@ def _by_lot(leaves: Mapping[str, int], lots: Mapping[int, int]) -> dict[int, dic
 
 def _divide_no_demand(curves: Mapping[str, list[tuple[int, int, int, int, int]]], tally: Tally) -> None:
     """No demand is divided when the window's peak is known: what is above it was never needed."""
+    free: defaultdict[tuple[str, str], dict[Cell, int]] = defaultdict(dict)
+    for cell, n in tally.cells.items():
+        if cell.leaf == "unallocated.no_demand.peaks":
+            free[cell.gpu, cell.day][cell] = n
     for gpu, curve in curves.items():
         above = never_needed([step[:4] for step in curve])
         by_day: Counter[str] = Counter()
@@ -320,11 +324,7 @@ def _divide_no_demand(curves: Mapping[str, list[tuple[int, int, int, int, int]]]
             for day, seconds in tally.calendar.split(start, end):
                 by_day[day] += above[start] * seconds
         for day, gpu_s in by_day.items():
-            mine = {
-                cell: n
-                for cell, n in tally.cells.items()
-                if (cell.gpu, cell.day, cell.leaf) == (gpu, day, "unallocated.no_demand.peaks")
-            }
+            mine = free.get((gpu, day))
             for cell, part in spread(gpu_s, mine).items() if mine else ():
                 tally.cells[cell] -= part
                 tally.cells[Cell("unallocated.no_demand.never_needed", *cell[1:])] += part

@@ -14,7 +14,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import UTC
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -52,7 +52,7 @@ def read(lines: Iterator[str], records: Records) -> None:
             continue
         try:
             records.paid.append(_paid(cells, gpu, gpus, records))
-        except (ValueError, InvalidOperation):
+        except (ArithmeticError, ValueError):
             records.left_out["bad_row"] += 1
 
 

@@ -1,12 +1,15 @@
-"""brimful's own log (the database of `brimful up`) and the samples a Meter writes."""
+"""brimful's own log (the database of `brimful up`), a site it only watches, and samples of a Meter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
+from brimful.audit.readers.slurm import LAST_S
 from brimful.audit.records import Down, Outcome, Paid, Part, Parts, Records, Run, Wait
 from brimful.fleet.events import (
+    ArraySubmitted,
     Event,
     JobHeld,
     JobReleased,
@@ -24,6 +27,10 @@ from brimful.meter.idle import GAP_S, Spans
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, read_samples
 from brimful.units import HOUR_S
 
+if TYPE_CHECKING:
+    from brimful.adapters.capabilities import SeenJob
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SQLITE = b"SQLite format 3\0"
 
 
@@ -84,6 +91,10 @@ class _Log:
             case JobSubmitted():
                 self.jobs[event.job.job] = event.job
                 self.waiting[event.job.job] = self.asked[event.job.job] = event.at_s
+            case ArraySubmitted():
+                for task in event.tasks():
+                    self.jobs[task.job] = task
+                    self.waiting[task.job] = self.asked[task.job] = event.at_s
             case JobHeld() if event.job in self.jobs:
                 self.stop_waiting(event.job, event.at_s)
             case JobReleased() if event.job in self.jobs:
@@ -158,9 +169,81 @@ def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = N
     records.knows_queue = True
 
 
+def read_observed(found: Mapping[str, Any], records: Records) -> None:
+    """A site in observe mode (adapters/observed.py): nodes are paid while somebody looked.
+
+    Where a node was not among those that take jobs, the site itself gave a reason that is not kept.
+    """
+    from brimful.adapters.observed import record_from
+
+    record = record_from(found)
+    for name, node in record.nodes.items():
+        rate, there = node.microusd_per_gpu_hour, sorted(map(tuple, node.spans))
+        for start_s, end_s in record.looked:
+            if start_s < end_s:
+                cost = (rate * node.gpus * (end_s - start_s) + HOUR_S // 2) // HOUR_S if rate else None
+                paid = Paid(
+                    place=name, gpu=node.gpu, gpus=node.gpus, start_s=start_s, end_s=end_s, microusd=cost
+                )
+                records.paid.append(paid)
+            for gone_s, back_s in _gaps(there, start_s, end_s):
+                records.downs.append(
+                    Down(place=name, start_s=gone_s, end_s=back_s, leaf="out_of_service.unknown")
+                )
+    last_s = record.looked[-1][1] if record.looked else 0
+    for job in record.jobs.values():
+        _add_seen(job, records, last_s)
+    records.knows_queue = True
+
+
+def _gaps(spans: Sequence[tuple[int, ...]], start_s: int, end_s: int) -> Iterator[tuple[int, int]]:
+    """What the spans leave of [start, end)."""
+    at_s = start_s
+    for since_s, until_s in spans:
+        if at_s < min(since_s, end_s):
+            yield at_s, min(since_s, end_s)
+        at_s = max(at_s, until_s)
+    if at_s < end_s:
+        yield at_s, end_s
+
+
+def _add_seen(job: SeenJob, records: Records, now_s: int) -> None:
+    end_s = now_s if job.ended_s is None else job.ended_s
+    nodes = max(1, job.nodes)
+    if not job.gpus:
+        records.left_out["no_gpu_job"] += 1
+        return
+    waited_s = end_s if job.started_s is None else job.started_s
+    if job.submitted_s < waited_s and not job.held:
+        need = -(-job.gpus // nodes)
+        wait = Wait(
+            start_s=job.submitted_s, end_s=waited_s, gpus=job.gpus, per_node=need, job=job.job, gpu=job.gpu
+        )
+        records.waits.append(wait)
+    if job.started_s is None or end_s <= job.started_s:
+        return
+    even, more = divmod(job.gpus, len(job.places) or 1)
+    records.left_out["uneven_gang"] += bool(more)
+    parts = (Part(place=name, gpus=even + (i < more)) for i, name in enumerate(job.places or ("",)))
+    records.runs.append(
+        Run(
+            job=job.job,
+            start_s=job.started_s,
+            end_s=end_s,
+            parts=tuple(part for part in parts if part.gpus),
+            gpu=job.gpu,
+            outcome=next((each for each in OUTCOMES if each == job.outcome), "unknown"),
+            user=job.user,
+            submit_s=job.submitted_s,
+        )
+    )
+
+
 def read_meter(path: Path, records: Records) -> None:
     """Steps are work, none for five minutes is idle; a step tells what of it waited for input or links."""
-    samples = list(read_samples(path))
+    every = list(read_samples(path))
+    samples = sorted((each for each in every if _is_sound(each)), key=lambda each: each.at_s)
+    records.left_out["bad_sample"] += len(every) - len(samples)
     run = next((each for each in samples if isinstance(each, RunSample)), None)
     steps = [each for each in samples if isinstance(each, StepSample)]
     if run is None or not steps or not run.device.startswith("cuda"):
@@ -175,6 +258,14 @@ def read_meter(path: Path, records: Records) -> None:
         for step in steps:
             if step.peak_reserved_bytes is not None:
                 records.saw_memory(job, step.peak_reserved_bytes, card_bytes)
+
+
+def _is_sound(sample: Sample) -> bool:
+    """Its time is one, and the numbers of a step are neither negative nor endless, nor NaN."""
+    numbers = [sample.at_s]
+    if isinstance(sample, StepSample):
+        numbers += [sample.step_s, sample.data_s, sample.comm_s or 0.0, sample.mfu or 0.0]
+    return all(0 <= number < LAST_S for number in numbers)
 
 
 def _measured(job: str, steps: list[StepSample], records: Records) -> None:

@@ -39,7 +39,7 @@ def read(
         rate = microusd_from_usd(price) if price else None
         try:
             start, end = (moment((row.get(name) or "").strip(), zone) for name in ("start", "end"))
-        except ValueError:
+        except (ValueError, OverflowError):
             start, end = 0, 0
         start_s, end_s = (
             start if start is not None else (window or (0, 0))[0],

@@ -7,7 +7,9 @@ read first.
 
 from __future__ import annotations
 
+import csv
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,18 +19,21 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import IO, Any, cast
 
+from brimful.adapters.observed import FACTS, FLEET, TRACE
 from brimful.audit.readers import dcgm, duty, focus, helios, jobstats, own, plain, slurm, sreport, summaries
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.errors import BadInput, NotFound, unreadable
 from brimful.fleet.node import Node
-from brimful.language import os_words, say
+from brimful.language import Number, Plain, os_words, say
 from brimful.sim.traces.read import is_trace
-from brimful.sim.traces.reading import MAX_UNPACKED_BYTES
+from brimful.sim.traces.reading import MAX_ROW_BYTES, MAX_UNPACKED_BYTES
 from brimful.specs.gpu import all_gpus
 from brimful.units import HOUR_S
 
 HEAD_BYTES = 2**16
+MOST_JSON_BYTES = 2**30  # JSON is held whole; a range answer of a day of 600 cards has 20 MB
 URLS = ("http://", "https://")
+BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same once more, for `brimful simulate`
 ALWAYS = (-(2**60), 2**60)
 
 
@@ -71,7 +76,7 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
             raise BadInput(say("audit.needs_window", url=url))
         dcgm.fetch(url, records, start_s=window[0], end_s=window[1])
     _add_fleet(fleet, records, window)
-    _add_nodes(records)
+    _add_nodes(records, window)
     _finish(records)
     return records
 
@@ -82,7 +87,8 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
         path = Path(source)
         if path.is_dir():
             found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-            yield from ((each, False) for each in found)
+            watched = {p.parent for p in found if p.name == FACTS}
+            yield from ((p, False) for p in found if p.name not in BESIDE_FACTS or p.parent not in watched)
         elif path.exists():
             yield path, True
         else:
@@ -110,6 +116,9 @@ def _reading(path: Path) -> Iterator[None]:
         AttributeError,
         RecursionError,
         EOFError,
+        ArithmeticError,
+        MemoryError,
+        csv.Error,
         zlib.error,
     ) as error:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
@@ -127,14 +136,16 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
         own.read_meter(path, records)
     elif head.lstrip()[:1] == b"{":
         with _open(path) as stream:
-            found = json.loads(stream.read(MAX_UNPACKED_BYTES))
+            text = stream.read(MOST_JSON_BYTES + 1)
+        if len(text) > MOST_JSON_BYTES:
+            raise BadInput(say("sim.unpacks_too_large", name=path.name, most=Number(MOST_JSON_BYTES)))
+        found = json.loads(text)
         _read_json(path, found, books)
     else:
         _read_text(path, head.decode("utf-8-sig", "replace"), books)
     # A folder may hold a note beside the books. Of a file that was named its reader says what is wrong.
     if len(records.traces) > before and not (is_named or is_trace(head.decode("utf-8-sig", "replace"))):
-        records.traces.pop()
-        records.left_out["file_not_known"] += 1
+        records.not_known.append(Path(records.traces.pop()).name)
 
 
 def _read_json(
@@ -145,6 +156,8 @@ def _read_json(
     records = books.records
     if isinstance(found, dict) and dcgm.is_matrix(found):
         dcgm.read_matrix(found, records)
+    elif isinstance(found, dict) and "observed" in found:
+        own.read_observed(found, records)
     elif isinstance(found, dict) and isinstance(found.get("jobs"), list):
         slurm.read_jobs(found, books.jobs)
     elif isinstance(found, dict) and isinstance(found.get("nodes"), list):
@@ -202,7 +215,23 @@ def _is_bare(head: str) -> bool:
 
 def _with_lines(path: Path, reads: Callable[[Iterator[str]], None]) -> None:
     with _open(path) as stream:
-        reads(line.decode("utf-8-sig" if n == 0 else "utf-8", "replace") for n, line in enumerate(stream))
+        reads(_lines(path.name, stream))
+
+
+def _lines(name: str, stream: IO[bytes]) -> Iterator[str]:
+    """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
+    total = 0
+    for number in itertools.count(1):
+        line = stream.readline(MAX_ROW_BYTES + 1)
+        total += len(line)
+        if not line:
+            return
+        if len(line) > MAX_ROW_BYTES:
+            most = Number(MAX_ROW_BYTES)
+            raise BadInput(say("sim.row_too_long", name=name, number=Plain(number), most=most))
+        if total > MAX_UNPACKED_BYTES:
+            raise BadInput(say("sim.unpacks_too_large", name=name, most=Number(MAX_UNPACKED_BYTES)))
+        yield line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
 
 
 def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int]) -> None:
@@ -224,7 +253,7 @@ def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int])
         )
 
 
-def _add_nodes(records: Records) -> None:
+def _add_nodes(records: Records, window: tuple[int, int]) -> None:
     """Nodes that were only seen. A bill or a CSV knows better what was paid, and takes only their queues."""
     billed = {paid.place for paid in records.paid}
     walls = {node.place: node.walls for node in records.nodes}
@@ -232,7 +261,9 @@ def _add_nodes(records: Records) -> None:
         paid if paid.walls else replace(paid, walls=walls.get(paid.place, frozenset()))
         for paid in records.paid
     ]
-    records.paid += [node for node in records.nodes if node.place not in billed]
+    seen = [node for node in records.nodes if node.place not in billed]
+    records.paid += seen
+    records.snapshot_gpus = sum(node.gpus for node in seen if (node.start_s, node.end_s) == window)
     there = {paid.place for paid in records.paid}
     records.downs = [down for down in records.downs if down.place in there]
     types = {paid.gpu for paid in records.paid}

@@ -205,15 +205,38 @@ def is_sacct(head: str) -> bool:
     return {"JobID", "Submit"} <= set(head.partition("\n")[0].split("|"))
 
 
+MOST_HELD = 2**16  # characters of a row in several lines
+
+
+def _whole_rows(lines: Iterator[str]) -> Iterator[str]:
+    """A job's name may hold line ends: lines are joined until all cells are there."""
+    head = next(lines, "")
+    yield head
+    held, cells = "", head.count("|")
+    for line in lines:
+        row = line
+        if held and held.count("|") + line.count("|") <= cells:
+            row = f"{held} {line}"
+        elif held:
+            yield held
+        held = "" if row.count("|") >= cells or len(row) > MOST_HELD else row.rstrip("\r\n")
+        if not held:
+            yield row
+    yield held
+
+
 def read_sacct(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
-    for row in csv.DictReader(lines, delimiter="|", quoting=csv.QUOTE_NONE):
+    for row in csv.DictReader(_whole_rows(lines), delimiter="|", quoting=csv.QUOTE_NONE):
+        if None in row.values() or not row["JobID"][:1].isdigit():  # cells are missing, or of another row
+            jobs.left_out["bad_row"] += 1
+            continue
         job = {key: value or "" for key, value in row.items() if isinstance(value, str) or value is None}
         if "." in job.get("JobID", "."):
             jobs.left_out["step"] += 1
             continue
         try:
             at = {c: moment(job.get(c, ""), zone) for c in ("Submit", "Eligible", "Start", "End")}
-        except ValueError:
+        except (ValueError, OverflowError):
             jobs.left_out["bad_row"] += 1
             continue
         jobs.add(
@@ -239,14 +262,21 @@ def read_sacct(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
         )
 
 
+LAST_S = 2**33  # in the year 2242: what claims to be later is not a time
+
+
 def moment(text: str, zone: tzinfo) -> int | None:
     """2026-05-01T10:00:00, seconds, or one of Slurm's words for none."""
     if text in ("", "Unknown", "None", "N/A", "0", "NULL"):
         return None
     if text.isascii() and text.replace(".", "", 1).isdigit() and "-" not in text:
-        return int(float(text))
-    when = datetime.fromisoformat(text)
-    return int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
+        at_s = float(text)
+    else:
+        when = datetime.fromisoformat(text)
+        at_s = (when if when.tzinfo else when.replace(tzinfo=zone)).timestamp()
+    if not 0 <= at_s < LAST_S:
+        raise ValueError(text[:40])
+    return int(at_s)
 
 
 def _exit(text: str) -> int | None:
