@@ -176,8 +176,9 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 
         entry("link", tarfile.SYMTYPE, "/etc"),
         entry("sub/link", tarfile.SYMTYPE, "x/../../../out"),
         entry("link", tarfile.SYMTYPE, ""),
+        entry("a/" * 1900 + "deep"),
     ],
-    ids=lambda each: f"{each.name} {each.linkname}",
+    ids=lambda each: f"{each.name[:20]} {each.linkname}",
 )
 def test_only_plain_files_and_links_that_stay_are_unpacked(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     path, code = archive(tmp_path, entry("fine", size=3), bad)
@@ -185,6 +186,44 @@ def test_only_plain_files_and_links_that_stay_are_unpacked(tmp_path: Path, bad: 
         unpack(path, tmp_path / "work", code=code)
     assert listed(tmp_path) == {"bad.tar", "work"}
     assert listed(tmp_path / "work") <= {"fine"}
+
+
+def sparse(size: int) -> bytes:
+    """An archive of one GNU sparse file, of which it holds a single block."""
+    made = tarfile.TarInfo("holes")
+    made.type, made.size = tarfile.GNUTYPE_SPARSE, 512
+    head = bytearray(made.tobuf(tarfile.GNU_FORMAT))
+    for at, number in ((386, 0), (398, 512), (483, size)):  # where the block is, how long, of how much
+        head[at : at + 12] = b"%011o\0" % number
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head) + b"x" * 512 + b"\0" * 1024
+
+
+def test_a_small_archive_does_not_unpack_to_more_than_may_be_packed(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.tar"
+    for size in (1 << 20, 3 << 30):
+        path.write_bytes(sparse(size))
+        code = hashlib.sha256(path.read_bytes()).hexdigest()
+        if size < code_module.MAX_BYTES:
+            assert unpack(path, tmp_path / "work", code=code) == 1
+            assert (tmp_path / "work" / "holes").stat().st_size == size, "it is the attack it is meant to be"
+            continue
+        with refuses(BadInput, "adapters.code_too_large_inside"):
+            unpack(path, tmp_path / "work", code=code)
+        assert listed(tmp_path / "work") == set()
+
+
+def test_many_tiny_archives_count_for_what_they_take_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_module, "MAX_TENANT_BYTES", 2 * code_module.LEAST_BYTES)
+    store = CodeStore(tmp_path)
+    for data in (b"1", b"2", b"3"):
+        with store.receiving("red", hashlib.sha256(data).hexdigest()) as upload:
+            upload.write(data)
+    with refuses(Refused, "adapters.code_full"), store.receiving("red", "0" * 64):
+        pass
 
 
 def test_nothing_is_written_through_a_link_nor_over_a_file(tmp_path: Path) -> None:
@@ -226,3 +265,19 @@ def test_links_are_judged_by_their_worst() -> None:
     goes = [("l", ".."), ("a/l", "../../x"), ("a/b/l", "x/../y"), ("l", "/x"), ("l", "")]
     assert not any(leaves(*each) for each in stays)
     assert all(leaves(*each) for each in goes)
+
+
+@pytest.mark.parametrize("made", [("brimful.db",), ("token", "server.lock", "leases/job-1.1/log")])
+@pytest.mark.parametrize("git", [False, True])
+def test_a_servers_data_folder_goes_to_no_job(tmp_path: Path, made: tuple[str, ...], git: bool) -> None:
+    """An operator who submits from the folder above it would hand the operator's token to the job."""
+    folder = tmp_path / "srv"
+    data = folder / "da*ta"
+    for path in (folder / "train.py", folder / "data" / "token", *(data / name for name in made)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    if git:
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    assert names(folder) == ["data/token", "train.py"]  # a file called token is no secret by itself
+    with refuses(BadInput, "client.pack_data_folder"):
+        names(data)

@@ -19,6 +19,7 @@ import pytest
 from bench.chaos import python_for_all
 from brimful import job as job_module
 from brimful.adapters.code import CodeStore
+from brimful.adapters.engines import runner
 from brimful.adapters.engines import users as users_module
 from brimful.adapters.engines.isolation import is_isolated
 from brimful.adapters.engines.local import LocalEngine
@@ -227,6 +228,22 @@ def test_what_its_meter_measured_is_read_and_nobody_elses(shop: Shop) -> None:
     shop.run("\nPath(os.environ['BRIMFUL_SAMPLES']).write_text('{}')\n")
     shop.ended()
     assert shop.engine.sample("a.1") == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("path", "confined", "said"),
+    [
+        ("/usr/bin:/tmp/clone/.venv/bin", {"uid": 1}, "adapters.no_job_command_private"),
+        ("/usr/bin", {"uid": 1}, "adapters.no_job_command"),
+        ("/tmp/clone/.venv/bin", None, "adapters.no_job_command"),
+    ],
+)
+def test_a_program_in_a_folder_that_the_job_does_not_see_is_missed_with_the_reason(
+    path: str, confined: dict[str, int] | None, said: str
+) -> None:
+    order = {"folder": "/", "command": ["nothing-of-this-name"], "env": {"PATH": path}, "isolation": confined}
+    _, problem = runner._not_started(order, FileNotFoundError())
+    assert code_of(problem) == said
 
 
 def test_an_end_is_told_as_it_was(shop: Shop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -151,6 +152,17 @@ def test_a_job_outlives_the_server_and_is_found_again(site: Site) -> None:
     assert site.text() == "up\nend well\n"
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_engine_that_goes_leaves_its_runners_without_a_warning(site: Site) -> None:
+    site.python("import time; time.sleep(600)")
+    eventually(lambda: site.is_state("running"))
+    site.engine = LocalEngine(site.folder / "leases", [a_node()])
+    gc.collect()
+    assert site.is_state("running")
+    stop_one(site.engine, "a.1", grace_s=1)
+    eventually(lambda: site.is_state("ended"))
+
+
 def test_a_job_whose_runner_was_killed_still_counts_as_running_and_can_be_stopped(site: Site) -> None:
     site.start(["sleep", "600"])
     site.kill_runner()
@@ -280,7 +292,7 @@ def test_a_start_that_failed_leaves_no_secret_behind(site: Site, monkeypatch: py
         raise FileNotFoundError(errno.ENOENT, "no such Python")
 
     with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "Popen", gone)
+        patched.setattr(local, "Runner", gone)
         with refuses(CannotStart, "adapters.cannot_start_in", {"code": "language.os_enoent"}):
             site.start(["true"], env=(("HF_TOKEN", "hf_secret"),))
     assert not [path for path in site.lease.iterdir() if b"hf_secret" in path.read_bytes()]
@@ -445,7 +457,7 @@ def test_a_lease_that_is_over_cannot_be_begun_by_a_runner_that_comes_late(
 
     late: list[list[str]] = []
     with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "Popen", lambda words, **_: late.append(words))
+        patched.setattr(local, "Runner", lambda words, **_: late.append(words))
         tick(fleet, ports(), Rules(), now_s=1)
     assert "a.1" in fleet.open_leases
     ending = LeaseEnding(at_s=1, lease="a.1", reason=verbatim("on hold"), requeue=True)

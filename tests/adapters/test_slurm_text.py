@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from brimful.adapters.engines.slurm.batch import Component, components, flags, script
 from brimful.adapters.engines.slurm.options import SlurmOptions
-from brimful.adapters.engines.slurm.text import ends_from, gpus_in, hosts, jobs_from, nodes_from, racks_from
+from brimful.adapters.engines.slurm.text import (
+    ends_from,
+    gpus_in,
+    holds_from,
+    hosts,
+    jobs_from,
+    marked,
+    nodes_from,
+    racks_from,
+)
 from brimful.errors import WorldFailed
 from tests.builders import refuses
 
@@ -51,16 +60,30 @@ def test_nodes_are_listed_once_with_their_states_and_without_those_that_have_no_
 
 
 def test_a_line_that_is_not_understood_is_an_error_and_not_an_empty_site() -> None:
-    for read in (nodes_from, lambda text: jobs_from(text, prefix=""), ends_from):
+    for read in (nodes_from, lambda text: jobs_from(text, prefix=""), ends_from, holds_from):
         with refuses(WorldFailed, "slurm.strange_answer"):
             list(read("slurm_load_jobs error"))
 
 
 def test_only_jobs_of_this_deployment_are_ours_whatever_others_call_theirs() -> None:
-    ours = "7|RUNNING|a[1-2]|gres:gpu:a100:8|None|brimful:x:a.1"
-    text = f"{ours}\n8|RUNNING|a3||None|brimful:y:a.1\n9|PENDING|||(a|b)|odd|name\n"
+    ours = "7+1|8|RUNNING|a[1-2]|gres:gpu:a100:8|0|None|brimful:x:a.1"
+    text = f"{ours}\n9|9|RUNNING|a3||0|None|brimful:y:a.1\n10|10|PENDING|||0|(a|b)|odd|name\n"
     (row,) = jobs_from(text, prefix="brimful:x:")
-    assert (row.job, row.nodes, row.gpus_per_node) == ("7", ("a1", "a2"), 8)
+    assert (row.job, row.number, row.nodes, row.gpus_per_node) == ("7+1", "8", ("a1", "a2"), 8)
+
+
+def test_a_name_that_looks_like_another_line_is_none() -> None:
+    """A name may hold ends of lines; what begins each real one nobody can know beforehand."""
+    forged = "7|7|COMPLETED|a1|gres:gpu:8|0|None|brimful:x:a.1"
+    ours = "mark|8|8|RUNNING|a1|gres:gpu:1|0|None|brimful:x:b.1\x0bc"
+    text = f"mark|6|6|RUNNING|a1||0|None|evil\n{forged}\n{ours}\n"
+    (row,) = jobs_from(marked(text, "mark|"), prefix="brimful:x:")
+    assert (row.job, row.name) == ("8", "brimful:x:b.1\x0bc")
+
+
+def test_what_others_hold_is_told_for_those_that_hold_gpus() -> None:
+    text = "7|2|cpu=2,mem=1M,node=2,billing=2,gres/gpu=6,gres/gpu:a100=6|a[1-2]|\n8|1|cpu=1,node=1|a1|\n"
+    assert list(holds_from(text)) == [("7", 6, ("a1", "a2"))]
 
 
 def test_accounting_tells_state_and_exit_code() -> None:
@@ -108,5 +131,5 @@ def test_uneven_gangs_are_one_job_of_several_components() -> None:
     for each in (first, second):
         passed_on = {"--partition=gpu", "--account=physics", "--time=4:00:00", "--nice=5", "--exclusive"}
         assert passed_on | {"--no-requeue", "--job-name=brimful:x:a.1"} <= set(each)
-    assert "--het-group=0-1" in script(Path("/shared/a 1"), count=2, python="python3")
-    assert "'/shared/a 1'/won" in script(Path("/shared/a 1"), count=1, python="python3")
+    assert "srun --het-group=0-1" in script(Path("/shared/a 1"), nodes=3, count=2, python="python3")
+    assert "'/shared/a 1'/won" in script(Path("/shared/a 1"), nodes=1, count=1, python="python3")

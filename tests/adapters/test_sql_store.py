@@ -54,6 +54,32 @@ def test_who_writes_without_pause_lets_the_next_one_in(tmp_path: Path) -> None:
     assert order == ["the busy one", "the one that waited", "the busy one"]
 
 
+def test_the_write_ahead_log_shrinks_again_after_a_long_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "MAX_WAL_PAGES", 50)
+    store, ahead = SqlStore(f"sqlite:///{tmp_path / 'log.db'}"), tmp_path / "log.db-wal"
+    most = 50 * sql.PAGE_BYTES
+
+    def write(times: int) -> None:
+        for _ in range(times):
+            assert store.append(submitted("x" * 20_000), after=store.end())
+
+    with store.reading() as connection:
+        connection.execute(
+            sa.text("select count(*) from events")
+        ).all()  # its state is kept for it from here on
+        write(60)
+        store.checkpoint()
+        assert ahead.stat().st_size > 2 * most, "the reader holds it up"
+    store.checkpoint()
+    write(1)
+    assert ahead.stat().st_size <= most
+    write(60)
+    assert ahead.stat().st_size < 2 * most, "with nobody in the way it stays bounded"
+    store.close()
+
+
 def test_who_writes_on_a_stale_state_writes_nothing(url: str) -> None:
     store = SqlStore(url)
     assert store.append(submitted("a"), after=0)

@@ -10,17 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.kubernetes_lab import KubernetesLab
 from tests.engines.labs import Lab, LocalLab
+from tests.engines.live_kubernetes import Cluster, LiveLab, is_set_up
 from tests.engines.ray_cluster import RayCluster, RayLab, ray_cluster
 from tests.engines.slurm_lab import SlurmLab, close_clusters
+from tests.engines.sshd import SshLab, close_machines
 
-LABS: dict[str, Callable[[Path], Lab]] = {"local": LocalLab, "slurm": SlurmLab, "ray": RayLab}
+LABS: dict[str, Callable[[Path], Lab]] = {
+    "local": LocalLab,
+    "slurm": SlurmLab,
+    "kubernetes": KubernetesLab,
+    "live-kubernetes": LiveLab,
+    "ray": RayLab,
+    "ssh": SshLab,
+}
 FAULTS: dict[str, frozenset[str]] = {
     "local": LocalLab.faults,
     "slurm": SlurmLab.faults,
+    "kubernetes": KubernetesLab.faults,
+    "live-kubernetes": LiveLab.faults,
     "ray": RayLab.faults,
+    "ssh": SshLab.faults,
 }
-MARKS = {"ray": pytest.mark.engines}
+MARKS = {"ray": pytest.mark.engines, "live-kubernetes": pytest.mark.kubernetes}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -37,10 +50,20 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def live_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    is_set_up()
+    made = Cluster(tmp_path_factory.mktemp("kubernetes") / "cluster")
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     if request.param == "ray":
         RayLab.cluster = request.getfixturevalue("ray")
+    if request.param == "live-kubernetes":
+        LiveLab.cluster = request.getfixturevalue("live_kubernetes")
     made = LABS[request.param](tmp_path)
     yield made
     made.close()
@@ -50,3 +73,4 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
 def _clusters_end_with_the_tests() -> Iterator[None]:
     yield
     close_clusters()
+    close_machines()

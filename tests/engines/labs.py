@@ -65,8 +65,15 @@ class Lab(ABC):
         """Somebody more important to the engine wants all of the node."""
         raise NotImplementedError
 
-    def clock_ahead(self, lease: str, by_s: int) -> None:
-        """The clock of the node that runs the lease, when it began."""
+    def hold_back(self, node: str) -> None:
+        """The engine begins nothing on it, and says nothing of GPUs."""
+        raise NotImplementedError
+
+    def let_go(self, node: str) -> None:
+        raise NotImplementedError
+
+    def start_ahead(self, code: str, *, by_s: int) -> None:
+        """Start it on a node whose clock is so far ahead."""
         raise NotImplementedError
 
     # What the scenarios say.

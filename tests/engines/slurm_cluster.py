@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.engines.keeper import Keeper
+from tests.engines.ports import reserve_ports
 from tests.patience import PATIENCE_S
 
-PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue")
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "sshd")
 PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"
-REMEDY = "run `apt-get install slurmctld slurmd slurm-client munge` as root"
+REMEDY = "run `apt-get install slurmctld slurmd slurm-client munge openssh-server` as root"
 USUAL = (("n-", 2, "a100", 8), ("v-", 2, "v100", 4))  # prefix, nodes, type, GPUs
 
 
@@ -29,7 +29,7 @@ def is_missing() -> str:
 
 
 class Cluster:
-    """Started by its maker, ended by `close`: every daemon writes its pid, and nobody else's is touched."""
+    """Started by its maker, ended by `close`, or by its keeper when whoever made it was killed."""
 
     def __init__(
         self, groups: Sequence[tuple[str, int, str, int]] = USUAL, *, more: Mapping[str, object] | None = None
@@ -37,11 +37,16 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="brimful-slurm-"))
         self.nodes = [f"{prefix}{i}" for prefix, count, _, _ in groups for i in range(count)]
         self.env = {"PATH": PLACES, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._up: set[str] = set()
         for name in ("munge", "ctld", "log", *(f"spool/{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True, mode=0o755)
         self.folder.chmod(0o711)
-        self._configure(groups, more or {})
+        lock, ports = reserve_ports(len(self.nodes) + 1)
+        with lock:
+            self._keeper = Keeper(self.folder, holds=lock.fileno())
+        self._settings = {**_settings(self.folder, ports[0]), **(more or {})}
+        self._nodes = _configure(self.folder, groups, ports[1:])
+        self.configure()
         try:
             self._start_munge()
             self.start_controller()
@@ -52,45 +57,21 @@ class Cluster:
             self.close()
             raise
 
-    def _configure(self, groups: Sequence[tuple[str, int, str, int]], more: Mapping[str, object]) -> None:
-        ports = free_ports(len(self.nodes) + 1)
-        settings = {**_settings(self.folder, ports[0]), **more}
-        lines, gres, switches = [f"{key}={value}" for key, value in settings.items()], [], []
-        at = 1
-        for prefix, count, kind, gpus in groups:
-            for i in range(count):
-                lines.append(
-                    f"NodeName={prefix}{i} NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[at]} CPUs=64"
-                    f" RealMemory=64000 Gres=gpu:{kind}:{gpus} Feature={kind}"
-                )
-                at += 1
-            names = f"{prefix}[0-{count - 1}]"
-            gres.append(f"NodeName={names} Name=gpu Type={kind} File=/dev/tty[0-{gpus - 1}]")
-            switches.append(f"SwitchName=rack-{kind} Nodes={names}")
-        racks = ",".join(f"rack-{kind}" for _, _, kind, _ in groups)
-        lines.append("PartitionName=low Nodes=ALL PriorityTier=1 Default=YES PreemptMode=REQUEUE GraceTime=0")
-        lines.append("PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF")
-        for name, text in (
-            ("slurm.conf", lines),
-            ("gres.conf", gres),
-            ("topology.conf", [*switches, f"SwitchName=spine Switches={racks}"]),
-        ):
-            (self.folder / name).write_text("\n".join(text) + "\n")
+    def configure(self, **changes: object) -> None:
+        """Its settings, with these changed. Commands read them when they start, the controller when told."""
+        settings = {**self._settings, **changes}
+        lines = [*(f"{key}={value}" for key, value in settings.items()), *self._nodes]
+        (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+
+    def reconfigure(self, **changes: object) -> None:
+        self.configure(**changes)
+        self.run("scontrol", "reconfigure")
 
     # -- daemons -----------------------------------------------------------------------------------------
 
     def _begin(self, name: str, *command: str) -> None:
-        """As our child, which dies with us. Steps that run then do not: `close` ends them, if reached."""
-        with (self.folder / "log" / f"{name}.out").open("ab") as out:
-            self._daemons[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *command],
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self.folder,
-            )
+        self._keeper.begin(name, command, env=self.env, out=self.folder / "log" / f"{name}.out")
+        self._up.add(name)
 
     def _start_munge(self) -> None:
         place = self.folder / "munge"
@@ -114,31 +95,28 @@ class Cluster:
     def start_node(self, node: str) -> None:
         self._begin(node, "slurmd", "-D", "-N", node, "-f", self.env["SLURM_CONF"])
 
-    def kill(self, daemon: str) -> None:
+    def start_login(self, port: int) -> list[str]:
+        """A login node; the flags of `ssh` to get there."""
+        from tests.engines.sshd import Sshd  # which knows the scenarios' labs
+
+        env = {"SLURM_CONF": self.env["SLURM_CONF"]}
+        self.login = Sshd(self._keeper, self.folder / "ssh", port, env)
+        return self.login.begin()
+
+    def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
         """Of a node the daemon only: what it runs goes on, as behind a cut cable."""
-        self._daemons[daemon].kill()
-        self._daemons.pop(daemon).wait()
+        self._keeper.end(daemon, number)
+        self._up.discard(daemon)
 
     def end_controller(self) -> None:
         """It saves what it knows. One that is killed may forget jobs, and give their numbers again."""
-        self._daemons["slurmctld"].terminate()
-        self._daemons.pop("slurmctld").wait()
+        self.kill("slurmctld", signal.SIGTERM)
 
     def is_up(self, daemon: str) -> bool:
-        return daemon in self._daemons
+        return daemon in self._up
 
     def close(self) -> None:
-        if self.is_up("slurmctld"):
-            with contextlib.suppress(subprocess.SubprocessError, OSError):
-                self.run("scancel", "--full", "--signal=KILL", "--user=root", limit_s=10)
-        for daemon in list(self._daemons):
-            self.kill(daemon)
-        mark = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
-        for entry in Path("/proc").iterdir():  # steps that have lost their daemon, and what they run
-            with contextlib.suppress(OSError, ValueError):
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._keeper.close()
 
     # -- what people do with it --------------------------------------------------------------------------
 
@@ -178,6 +156,11 @@ def wait_until(check: Callable[[], object]) -> None:
         time.sleep(0.03)
 
 
+# How long its parts wait for each other. One that answers late on a busy machine is not lost for that.
+PATIENT = {"SlurmdTimeout": 900, "MessageTimeout": 90}
+LOSES_NODES = {"SlurmdTimeout": 10, "MessageTimeout": 3}
+
+
 def _settings(folder: Path, port: int) -> dict[str, object]:
     return {
         "ClusterName": "lab",
@@ -186,7 +169,7 @@ def _settings(folder: Path, port: int) -> dict[str, object]:
         "SlurmUser": "root",
         "SlurmdUser": "root",
         "AuthType": "auth/munge",
-        "AuthInfo": f"socket={folder}/munge/sock,cred_expire=5",
+        "AuthInfo": f"socket={folder}/munge/sock",
         "CredType": "cred/munge",
         "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
         "StateSaveLocation": f"{folder}/ctld",
@@ -211,8 +194,7 @@ def _settings(folder: Path, port: int) -> dict[str, object]:
         "PreemptType": "preempt/partition_prio",
         "PreemptMode": "REQUEUE",
         "KillWait": 5,
-        "SlurmdTimeout": 10,
-        "MessageTimeout": 3,
+        **PATIENT,
         "MinJobAge": 300,
         "MaxJobCount": 100000,
         "SlurmdParameters": "config_overrides",
@@ -224,13 +206,24 @@ def _settings(folder: Path, port: int) -> dict[str, object]:
     }
 
 
-def free_ports(count: int) -> list[int]:
-    """As many as are asked for at once, so that none is given twice."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+def _configure(folder: Path, groups: Sequence[tuple[str, int, str, int]], ports: Sequence[int]) -> list[str]:
+    """Write what there is beside slurm.conf; its lines of nodes and partitions."""
+    lines, gres, switches, left = list[str](), list[str](), list[str](), iter(ports)
+    for prefix, count, kind, gpus in groups:
+        for i in range(count):
+            lines.append(
+                f"NodeName={prefix}{i} NodeAddr=127.0.0.1 NodeHostname=localhost Port={next(left)} CPUs=64"
+                f" RealMemory=64000 Gres=gpu:{kind}:{gpus} Feature={kind}"
+            )
+        names = f"{prefix}[0-{count - 1}]"
+        gres.append(f"NodeName={names} Name=gpu Type={kind} File=/dev/tty[0-{gpus - 1}]")
+        switches.append(f"SwitchName=rack-{kind} Nodes={names}")
+    racks = ",".join(f"rack-{kind}" for _, _, kind, _ in groups)
+    (folder / "gres.conf").write_text("\n".join(gres) + "\n")
+    (folder / "topology.conf").write_text("\n".join([*switches, f"SwitchName=spine Switches={racks}"]) + "\n")
+    return [
+        *lines,
+        "PartitionName=low Nodes=ALL PriorityTier=1 Default=YES PreemptMode=REQUEUE GraceTime=0",
+        "PartitionName=watched Nodes=ALL PriorityTier=1 PreemptMode=OFF",
+        "PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF",
+    ]

@@ -13,7 +13,7 @@ from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.sites import Site
 from tests.conftest import missing
 from tests.engines.labs import Lab
-from tests.engines.slurm_cluster import REMEDY, Cluster, is_missing, wait_until
+from tests.engines.slurm_cluster import LOSES_NODES, REMEDY, Cluster, is_missing, wait_until
 
 _CLUSTERS: list[Cluster] = []
 
@@ -32,9 +32,20 @@ def close_clusters() -> None:
 
 
 class SlurmLab(Lab):
-    faults = frozenset({"engine_gone", "node_lost", "preempted", "skewed_clock", "pending"})
+    faults = frozenset(
+        {
+            "engine_gone",
+            "stop_without_engine",
+            "node_lost",
+            "preempted",
+            "skewed_clock",
+            "pending",
+            "held_back",
+        }
+    )
 
-    def __init__(self, folder: Path, **options: object) -> None:
+    def __init__(self, folder: Path, *, notices: str = "", **options: object) -> None:
+        self.notices = notices
         self.cluster = the_cluster()
         self.options = SlurmOptions(partition="low", **options)  # type: ignore[arg-type]
         self.patch = pytest.MonkeyPatch()
@@ -46,7 +57,7 @@ class SlurmLab(Lab):
             self.folder / "leases",
             Commands(self.options.partition),
             self.options,
-            site=Site(site="hpc", engine="slurm"),
+            site=Site(site="hpc", engine="slurm", notices=self.notices),
             microusd_per_gpu_hour=2_000_000,
             log_bytes=1 << 20,
         )
@@ -63,15 +74,19 @@ class SlurmLab(Lab):
 
     def engine_goes(self) -> None:
         self.cluster.end_controller()
+        self.cluster.configure(MessageTimeout=1)  # or each command would wait for it
 
     def engine_returns(self) -> None:
+        self.cluster.configure()
         self.cluster.start_controller()
         self.cluster.wait_until_up()
 
     def lose_node(self, node: str) -> None:
         self.cluster.kill(node)
+        self.cluster.reconfigure(**LOSES_NODES)
 
     def node_returns(self, node: str) -> None:
+        self.cluster.reconfigure()
         self.cluster.start_node(node)
         self.cluster.wait_until_up()
 
@@ -79,20 +94,31 @@ class SlurmLab(Lab):
         """Somebody whose partition goes first wants the whole node."""
         self.cluster.stranger("-w", node, "--gres=gpu:8", partition="high")
 
-    def clock_ahead(self, lease: str, by_s: int) -> None:
+    def hold_back(self, node: str) -> None:
+        """Somebody has its cores and none of its GPUs."""
+        job = self.cluster.stranger("-w", node, "-n", "64")
+        wait_until(lambda: self.cluster.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
+
+    def let_go(self, node: str) -> None:
+        self.vacate()
+
+    def start_ahead(self, code: str, *, by_s: int) -> None:
         """As the runner of a node writes whose clock is so far ahead."""
-        path = self.folder / "leases" / lease / "ranks" / "0" / "started.json"
+        self.start(code)
+        path = self.folder / "leases" / "a.1" / "ranks" / "0" / "started.json"
         wait_until(path.exists)
         note = json.loads(path.read_text())
         path.write_text(json.dumps({**note, "at_s": note["at_s"] + by_s}))
 
     def close(self) -> None:
         try:
+            self.cluster.configure()
             if not self.cluster.is_up("slurmctld"):
                 self.cluster.start_controller()
             for node in self.cluster.nodes:
                 if not self.cluster.is_up(node):
                     self.cluster.start_node(node)
+            self.cluster.run("scontrol", "reconfigure")
             self.cluster.wait_until_up()
             self.vacate()
             super().close()

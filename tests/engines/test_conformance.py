@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from brimful.fleet.events import Parts
 from brimful.fleet.node import Node
 from tests.builders import eventually
-from tests.engines.labs import GANG, NODES, Lab
+from tests.engines.labs import ALONE, GANG, NODES, Lab
 
 RUNS = "import os; open('ran', 'a').write('x'); print('up', flush=True)"
 STAYS = f"{RUNS}\nimport signal; signal.pause()"
@@ -30,12 +31,21 @@ signal.pause()
 POLITE = """
 import signal, sys
 def leave(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm tells the whole step, and the runner the job
     print("leaves", flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
 print("up", flush=True)
 signal.pause()
+"""
+# Leaves a second after it was first told to, so that a second time is not missed.
+COUNTS = """
+import signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: (told.append(1), print("told", flush=True)))
+print("up", flush=True)
+while not told:
+    time.sleep(0.05)
+time.sleep(1)
 """
 TELLS = """
 import os
@@ -121,6 +131,17 @@ def test_a_job_that_is_told_to_stop_may_leave_by_itself(site: Lab) -> None:
     assert site.log() == ["up", "leaves"]
     assert (ended.exit_code, ended.cause) == (0, "stopped_by_us"), "it was not done, whatever it answered"
     assert ended.kept_work_s in (None, 0.0), "no checkpoint proves that anything was kept"
+
+
+@pytest.mark.parametrize("parts", [ALONE, GANG])
+def test_every_rank_is_told_to_stop_once(site: Lab, parts: Parts) -> None:
+    site.start(COUNTS, parts=parts)
+    eventually(lambda: all("up" in site.log(rank=rank) for rank in range(len(parts))))
+    site.waits_for("running")
+    site.stop("a.1", grace_s=600)
+    site.stop("a.1", grace_s=600)
+    assert site.waits_for("ended").cause == "stopped_by_us"
+    assert [site.log(rank=rank) for rank in range(len(parts))] == [["up", "told"]] * len(parts)
 
 
 def test_a_deaf_job_is_killed_after_its_grace_with_all_it_started(site: Lab) -> None:

@@ -12,7 +12,7 @@ import pytest
 from brimful.errors import WorldFailed
 from tests.builders import eventually
 from tests.engines.labs import NODES, Lab
-from tests.engines.test_conformance import RUNS, SAVES, STAYS, up
+from tests.engines.test_conformance import COUNTS, RUNS, SAVES, STAYS, up
 
 
 @pytest.mark.fault("engine_gone")
@@ -32,7 +32,7 @@ def test_an_engine_that_is_gone_is_an_error_and_what_ran_is_found_when_it_is_bac
     assert (site.folder / "ran").read_text() == "x"
 
 
-@pytest.mark.fault("engine_gone")
+@pytest.mark.fault("stop_without_engine")
 def test_a_stop_is_obeyed_while_the_engine_is_away(site: Lab) -> None:
     site.start(STAYS)
     up(site)
@@ -85,6 +85,16 @@ def test_a_lease_that_the_engine_sends_away_has_kept_its_checkpoint_and_is_not_d
     assert ended.problem is not None
 
 
+@pytest.mark.fault("preempted")
+def test_a_lease_that_the_engine_sends_away_is_told_so_once(site: Lab) -> None:
+    site.start(COUNTS)
+    up(site)
+    site.waits_for("running")
+    site.preempt(NODES[0])
+    assert site.waits_for("ended").cause == "preempted_by_engine"
+    assert site.log() == ["up", "told"]
+
+
 @pytest.mark.fault("pending")
 def test_a_lease_that_the_engine_keeps_waiting_is_handed_back(site: Lab) -> None:
     for gpu in range(8):
@@ -93,7 +103,32 @@ def test_a_lease_that_the_engine_keeps_waiting_is_handed_back(site: Lab) -> None
     site.waits_for("waiting")
     ended = site.waits_for("ended")
     assert (ended.cause, ended.started_s, ended.exit_code) == ("preempted_by_engine", None, None)
+    assert not (site.folder / "ran").exists()
+
+
+@pytest.mark.fault("held_back")
+def test_one_that_others_keep_waiting_is_handed_back_at_the_next_look(site: Lab) -> None:
+    site.start(RUNS, "a.0")  # so that it knows the nodes, and all about them
+    site.waits_for("ended", "a.0")
+    for gpu in range(8):
+        site.occupy(NODES[0], gpu)
+    site.start(STAYS)
+    site.waits_for("waiting")
+    site.engine.nodes()
+    site.look()
+    assert site.waits_for("ended").cause == "preempted_by_engine"
     site.vacate()
+    first = next(node for node in site.engine.nodes() if node.node == NODES[0])
+    assert first.offered_gpus == first.gpus, "it was theirs as long as they held it"
+
+
+@pytest.mark.fault("held_back")
+def test_where_the_engine_does_not_say_who_is_in_the_way_the_nodes_are_given_a_rest(site: Lab) -> None:
+    site.hold_back(NODES[0])
+    site.start(RUNS)
+    ended = site.waits_for("ended")
+    assert (ended.cause, ended.started_s, ended.exit_code) == ("preempted_by_engine", None, None)
+    site.let_go(NODES[0])
     first = next(node for node in site.engine.nodes() if node.node == NODES[0])
     assert first.offered_gpus == 0, "not offered again at once, or it would go round in a circle"
     assert not (site.folder / "ran").exists()
@@ -101,8 +136,7 @@ def test_a_lease_that_the_engine_keeps_waiting_is_handed_back(site: Lab) -> None
 
 @pytest.mark.fault("skewed_clock")
 def test_a_clock_that_is_ahead_is_noticed_and_what_ran_is_measured_by_it(site: Lab) -> None:
-    site.start(STAYS)
-    site.clock_ahead("a.1", by_s=300)
+    site.start_ahead(STAYS, by_s=300)
     running = site.waits_for("running")
     assert running.started_s is not None
     assert 290 <= running.skew_s <= 300

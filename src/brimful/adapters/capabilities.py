@@ -66,6 +66,14 @@ class Complains(Protocol):
         """Leases that could not be looked at the last time, and why; they count as they did before."""
 
 
+@runtime_checkable
+class Examines(Protocol):
+    """A provider that can be looked at more closely than the loop does."""
+
+    def examine(self) -> Mapping[str, Said | None]:
+        """By part, such as a machine: what is wrong with it; None: nothing. Takes its time."""
+
+
 class SeenJob(NamedTuple):
     """A job of anybody, as a site's own scheduler shows it."""
 
@@ -77,6 +85,9 @@ class SeenJob(NamedTuple):
     submitted_s: int
     started_s: int | None = None
     ended_s: int | None = None
+    places: tuple[str, ...] = ()  # the nodes it has, or had
+    outcome: str = "unknown"  # kept, lost or unknown: what became of its work
+    held: bool = False  # it could not begin yet, however many GPUs were free
 
 
 @runtime_checkable

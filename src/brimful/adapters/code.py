@@ -24,7 +24,9 @@ MAX_BYTES = 100 << 20
 MAX_FILES = 20_000
 # What an archive adds to its files: a block of 512 for each, twice that for a long name, and padding.
 MAX_PACKED_BYTES = MAX_BYTES + MAX_FILES * 2048 + (1 << 16)
+MAX_DEPTH = 100  # folders within folders
 MAX_TENANT_BYTES = 20 << 30
+LEAST_BYTES = 1 << 20  # what an archive counts for at least: files take more of a disk than their bytes
 NAME = re.compile(r"[0-9a-f]{64}")
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 BLOCK_BYTES = 1 << 20
@@ -63,7 +65,8 @@ class CodeStore:
             raise WorldFailed(say("adapters.cannot_keep_code", error=os_words(error))) from error
 
     def _check_room(self, folder: Path, tenant: str) -> None:
-        held = sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+        sizes = (entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+        held = sum(max(size, LEAST_BYTES) for size in sizes)
         if held > MAX_TENANT_BYTES:
             raise Refused(
                 say("adapters.code_full", tenant=tenant, held=Size(held), most=Size(MAX_TENANT_BYTES)),
@@ -115,11 +118,12 @@ def unpack(archive: Path, into: Path, *, code: str) -> int:
             raise BadInput(say("adapters.code_damaged", hash=code[:12]))
         file.seek(0)
         links: list[tarfile.TarInfo] = []
-        count = 0
+        count = size = 0
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 for count, entry in enumerate(tar, start=1):
-                    _check(entry, count)
+                    size += entry.size
+                    _check(entry, count, size)
                     if entry.issym():
                         links.append(entry)  # last, so that nothing is written through one
                     else:
@@ -133,11 +137,15 @@ def unpack(archive: Path, into: Path, *, code: str) -> int:
     return count
 
 
-def _check(entry: tarfile.TarInfo, count: int) -> None:
+def _check(entry: tarfile.TarInfo, count: int, size: int) -> None:
+    """`count` and `size` of what there was so far, this one included."""
     if count > MAX_FILES:
         raise BadInput(say("adapters.code_too_many", most=Number(MAX_FILES)))
+    if size > MAX_BYTES:  # of a sparse file an archive holds next to nothing
+        raise BadInput(say("adapters.code_too_large_inside", most=Size(MAX_BYTES)))
     # A name that begins with a slash has an empty first part.
-    is_bad = not {"", ".", ".."}.isdisjoint(entry.name.split("/")) or "\0" in entry.name
+    parts = entry.name.split("/")
+    is_bad = not {"", ".", ".."}.isdisjoint(parts) or "\0" in entry.name or len(parts) > MAX_DEPTH
     if is_bad or not (entry.isreg() or (entry.issym() and not leaves(entry.name, entry.linkname))):
         raise BadInput(say("adapters.code_bad_entry", name=Quoted(entry.name[:100])))
 

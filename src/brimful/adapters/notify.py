@@ -13,7 +13,9 @@ import ipaddress
 import smtplib
 import socket
 import ssl
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
@@ -51,19 +53,16 @@ def post(url: str, body: bytes, *, note: str, secret: str, at_s: int, hosts: Col
         port = parts.port or (443 if secure else 80)
         address = _address(host, port, hosts)
         connection = _Connection(host, port, timeout=TIMEOUT_S)
-        connection.go_to(address, secure=secure)
         headers = {
             "content-type": "application/json",
             "user-agent": f"brimful/{__version__}",
             "Brimful-Id": note,
             SIGNATURE: signature(secret, at_s=at_s, body=body),
         }
-        try:
-            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        with connection.to(address, secure=secure):
             connection.request("POST", path, body=body, headers=headers)
             status = connection.getresponse().status
-        finally:
-            connection.close()
     except FAILURES as error:
         # Not the URL: whoever knows it may be able to post there.
         raise WorldFailed(say("adapters.webhook_failed", host=host, error=_words(error))) from error
@@ -72,19 +71,50 @@ def post(url: str, body: bytes, *, note: str, secret: str, at_s: int, hosts: Col
 
 
 class _Connection(http.client.HTTPConnection):
-    def go_to(self, address: tuple[str, int], *, secure: bool) -> None:
-        """To this very address: a name that is looked up again may lead elsewhere."""
-        self.sock = socket.create_connection(address, timeout=TIMEOUT_S)
+    @contextmanager
+    def to(self, address: tuple[str, int], *, secure: bool) -> Iterator[None]:
+        """To this very address: a name that is looked up again may lead elsewhere.
+
+        All of it has one time limit: who sends a byte now and then would keep us for ever.
+        """
+        line = socket.create_connection(address, timeout=TIMEOUT_S)
         if secure:
-            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+            context = ssl.create_default_context()
+            line = context.wrap_socket(line, server_hostname=self.host, do_handshake_on_connect=False)
+        self.sock = line
+        limit = threading.Timer(TIMEOUT_S, _hang_up, (line,))
+        limit.start()
+        try:
+            if isinstance(line, ssl.SSLSocket):
+                line.do_handshake()
+            yield
+        finally:
+            limit.cancel()
+            self.close()
+            line.close()
+
+
+def _hang_up(line: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(line, socket.SHUT_RDWR)  # of TLS too the plain one: a thread reads there
 
 
 def _address(host: str, port: int, hosts: Collection[str]) -> tuple[str, int]:
     found = [info[4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     address = str(found[0][0])
-    if host not in hosts and not ipaddress.ip_address(address.partition("%")[0]).is_global:
+    if host not in hosts and not _is_public(ipaddress.ip_address(address.partition("%")[0])):
         raise WorldFailed(say("adapters.webhook_private", host=Quoted(host)))
     return address, port
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """One that carries another for a translator or a tunnel (RFC 6052, 3056) is as public as that one."""
+    inner = None
+    if isinstance(address, ipaddress.IPv6Address):
+        is_translated = address in ipaddress.ip_network("64:ff9b::/96")
+        within = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if is_translated else None
+        inner = within or address.ipv4_mapped or address.sixtofour
+    return address.is_global and not address.is_multicast and (inner is None or inner.is_global)
 
 
 def mail(way: Mail, to: str, *, subject: str, text: str, note: str) -> None:

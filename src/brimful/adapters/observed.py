@@ -1,6 +1,6 @@
 """What was seen at a site that is only watched: its jobs, as a trace that can be rehearsed.
 
-observed.json   every job that was seen, with when it came, began and ended
+observed.json   every job that was seen, with when it came, began and ended, and every node: for `audit`
 observed.csv    those that have begun, in brimful's own trace format (sim/traces/own.py)
 fleet.toml      the site's nodes, as `brimful simulate --fleet` takes them
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.adapters.capabilities import SeenJob, WatchesJobs
 from brimful.adapters.files import read_json, write_json
@@ -21,6 +21,8 @@ from brimful.fleet.state import Node
 from brimful.units import MICROUSD
 
 FACTS, TRACE, FLEET = "observed.json", "observed.csv", "fleet.toml"
+VERSION = 2
+WRITE_S = 60  # that nothing happened is written down so often
 MOST_JOBS = 200_000  # of those that are over, the oldest are forgotten first
 
 
@@ -29,32 +31,110 @@ class Observer:
 
     def __init__(self, engine: WatchesJobs, folder: Path, clock: Callable[[], float]) -> None:
         self._engine, self._folder, self._clock = engine, folder, clock
-        self._jobs = read_jobs(folder)
-        self._fleet = ""
+        self._record = read_record(folder)
+        self._last_s: int | None = None  # our last look; before that nobody knows what was there
+        self._fleet, self._written_s = "", 0
 
     def look(self) -> None:
         nodes, seen = self._engine.nodes(), self._engine.seen_jobs()
-        found = {job.job: _joined(self._jobs.get(job.job), job) for job in seen}
-        if any(self._jobs.get(name) != job for name, job in found.items()):
-            self._jobs |= found
-            while len(self._jobs) > MOST_JOBS:
-                del self._jobs[next(iter(self._jobs))]
-            write_json(self._folder / FACTS, {"jobs": [list(job) for job in self._jobs.values()]}, mode=0o600)
+        now_s, record = int(self._clock()), self._record
+        before = dict(record.jobs)
+        for job in seen:
+            record.jobs[job.job] = _joined(record.jobs.get(job.job), job, now_s=now_s)
+        self._end_those_that_left({job.job for job in seen})
+        while len(record.jobs) > MOST_JOBS:
+            del record.jobs[next(iter(record.jobs))]
+        _extend(record.looked, self._last_s, now_s)
+        for node in nodes:
+            known = record.nodes.get(node.node)
+            facts = SeenNode(node.gpu, node.gpus, node.microusd_per_gpu_hour, known.spans if known else [])
+            record.nodes[node.node] = facts
+            _extend(facts.spans, self._last_s, now_s)
+        self._last_s = now_s
         fleet = fleet_text(nodes)
+        if record.jobs != before or fleet != self._fleet or now_s - self._written_s >= WRITE_S:
+            write_json(self._folder / FACTS, _as_json(record), mode=0o600)
+            trace = trace_text(record.jobs.values(), now_s=now_s)
+            write_whole(self._folder / TRACE, trace, mode=0o600)
+            self._written_s = now_s
         if fleet != self._fleet:
             write_whole(self._folder / FLEET, fleet, mode=0o600)
             self._fleet = fleet
-        write_whole(self._folder / TRACE, trace_text(self._jobs.values(), now_s=self._clock()), mode=0o600)
+
+    def _end_those_that_left(self, seen: Collection[str]) -> None:
+        """The site has forgotten them before we saw their end: they were there at the look before."""
+        looked = self._record.looked
+        seen_s = looked[-1][1] if looked else 0
+        for name, job in self._record.jobs.items():
+            if job.ended_s is None and name not in seen:
+                ended_s = max(seen_s, job.started_s or 0)
+                self._record.jobs[name] = job._replace(ended_s=ended_s, outcome="unknown")
 
 
-def _joined(before: SeenJob | None, now: SeenJob) -> SeenJob:
-    """An estimate of its start may change until it has begun; what was seen of a job that is over stays."""
-    return before if before is not None and before.ended_s is not None else now
+class SeenNode(NamedTuple):
+    gpu: str
+    gpus: int
+    microusd_per_gpu_hour: int
+    spans: list[list[int]]  # from when to when it took jobs
+
+
+class Record(NamedTuple):
+    """All that was seen at a site."""
+
+    jobs: dict[str, SeenJob]
+    nodes: dict[str, SeenNode]
+    looked: list[list[int]]  # from when to when somebody looked
+
+
+def _joined(before: SeenJob | None, now: SeenJob, *, now_s: int) -> SeenJob:
+    """An estimate of its start may change until it has begun; what was seen of a job that is over stays.
+
+    One that was held came when it was let go.
+    """
+    if before is None:
+        return now
+    if before.ended_s is not None:
+        return before
+    let_go = before.held and not now.held
+    came_s = min(now_s, now.started_s or now_s) if let_go else before.submitted_s
+    return now._replace(submitted_s=came_s)
+
+
+def _extend(spans: list[list[int]], last_s: int | None, now_s: int) -> None:
+    """What was there at two looks in a row was there in between."""
+    if spans and last_s is not None and spans[-1][1] == last_s:
+        spans[-1][1] = now_s
+    else:
+        spans.append([now_s, now_s])
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    return {
+        "observed": VERSION,
+        "looked": record.looked,
+        "nodes": {name: list(node) for name, node in record.nodes.items()},
+        "jobs": [list(job) for job in record.jobs.values()],
+    }
+
+
+def read_record(folder: Path) -> Record:
+    return record_from(read_json(folder / FACTS, most_bytes=1 << 30) or {})
+
+
+def record_from(found: Mapping[str, Any]) -> Record:
+    """Of an `observed.json`, also one that an older release wrote: it had jobs alone."""
+    jobs = {row[0]: _seen_job(row) for row in found.get("jobs", [])}
+    nodes = {name: SeenNode(*row) for name, row in found.get("nodes", {}).items()}
+    return Record(jobs, nodes, found.get("looked", []))
+
+
+def _seen_job(row: Sequence[Any]) -> SeenJob:
+    job = SeenJob(*row)
+    return job._replace(places=tuple(job.places))
 
 
 def read_jobs(folder: Path) -> dict[str, SeenJob]:
-    found: list[list[Any]] = (read_json(folder / FACTS, most_bytes=1 << 30) or {}).get("jobs", [])
-    return {row[0]: SeenJob(*row) for row in found}
+    return read_record(folder).jobs
 
 
 def trace_text(jobs: Iterable[SeenJob], *, now_s: float) -> str:

@@ -6,6 +6,14 @@
     partition = "gpu"          # every key beyond the fields of `Site` is an option of the engine
 
 An engine is a callable in the entry point group `brimful.engines`. Ours are registered there like anybody's.
+So are those who make machines for money, in `brimful.providers`:
+
+    [providers]
+    usd_per_hour = 12          # the most that all their machines together may cost; 0: nothing is bought
+    usd_per_month = 800
+
+    [providers.depot]
+    kind = "machines"
 """
 
 from __future__ import annotations
@@ -13,25 +21,29 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from brimful.adapters.objects.store import store_uri
+from brimful.adapters.providers.notices import AT as CLOUDS
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import TIERS, Tier
 from brimful.language import Quoted, Sentence, os_words, say
-from brimful.units import microusd_from_usd
+from brimful.units import HOUR_S, microusd_from_usd
 
 if TYPE_CHECKING:
     from brimful.adapters.code import CodeStore
     from brimful.adapters.engines.users import JobUsers
+    from brimful.scheduler.cloud.providers import Provider
     from brimful.scheduler.ports import Engine
 
 GROUP = "brimful.engines"
+SELLERS = "brimful.providers"
+PROVIDERS = "providers"  # the table that is no site
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 MOST_BYTES = 1 << 20
@@ -54,8 +66,21 @@ class Site:
     checkpoints: str = ""  # URI of the store they are sent to; empty: they stay with its leases
     checkpoint_env: tuple[str, ...] = ()  # what of the server's environment goes there with them: credentials
     microusd_per_gib: int = 0  # for what jobs send to and fetch from the store
+    notices: str = ""  # the cloud that takes its nodes back: CLOUD, or CLOUD@PLACE to be asked elsewhere
     mode: Mode = "run"  # observe: nothing is ever started or stopped there
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Providers:
+    """The table [providers]: who sells machines, and what the operator lets the server spend."""
+
+    hourly_microusd: int = 0  # on all machines together; 0: nothing is bought
+    monthly_microusd: int = 0
+    keep_s: int | None = None  # an idle machine is kept so long; None: as long as a new one takes to start
+    rest_s: int = HOUR_S  # a job that has just begun somewhere is not moved for money so long
+    dry_run: bool = False  # what would be bought is said, and not bought
+    sellers: tuple[Site, ...] = ()  # a provider each; `engine` is its kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +109,62 @@ MakeEngine = Callable[[Site, Surroundings], "Engine"]
 
 def read_sites_file(path: Path) -> list[Site]:
     """One table for each site. What is wrong with it is said with its place."""
+    tables = _read_tables(path)
+    return [_read_site(path, name, table) for name, table in tables.items() if name != PROVIDERS]
+
+
+def read_providers(path: Path) -> Providers:
+    """What the file says of whom to buy from; nothing where it does not."""
+    table = _read_tables(path).get(PROVIDERS, {})
+    if not isinstance(table, dict):
+        raise BadInput(say("sites.bad_file", path=path, why=say("sites.is_table", name=Quoted(PROVIDERS))))
+    sellers = {name: values for name, values in table.items() if isinstance(values, dict)}
+    common = {name: value for name, value in table.items() if name not in sellers}
+
+    def refuse(key: str, value: object) -> BadInput:
+        why = say("sites.bad_value", site=PROVIDERS, key=key, value=_shown(value))
+        return BadInput(say("sites.bad_file", path=path, why=why))
+
+    def money(key: str) -> int:
+        value = common.pop(key, 0)
+        found = None if isinstance(value, bool) else microusd_from_usd(str(value))
+        if found is None:
+            raise refuse(key, value)
+        return found
+
+    def seconds(key: str, default: int | None) -> int | None:
+        value = common.pop(key, default)
+        if value is not default and (type(value) is not int or value < 0):
+            raise refuse(key, value)
+        return value
+
+    dry_run = common.pop("dry_run", False)
+    if type(dry_run) is not bool:
+        raise refuse("dry_run", dry_run)
+    found = Providers(
+        hourly_microusd=money("usd_per_hour"),
+        monthly_microusd=money("usd_per_month"),
+        keep_s=seconds("keep_s", None),
+        rest_s=seconds("rest_s", HOUR_S) or 0,
+        dry_run=dry_run,
+        sellers=tuple(_read_seller(path, name, values) for name, values in sellers.items()),
+    )
+    for key, value in common.items():
+        raise refuse(key, value)
+    return found
+
+
+def _read_seller(path: Path, name: str, table: dict[str, Any]) -> Site:
+    """Where its machines join, with its kind for an engine."""
+    kind = table.get("kind")
+    if not isinstance(kind, str) or "engine" in table:
+        why = say("sites.option_missing", site=f"{PROVIDERS}.{name}", engine="-", key="kind")
+        raise BadInput(say("sites.bad_file", path=path, why=why))
+    rest = {key: value for key, value in table.items() if key != "kind"}
+    return _read_site(path, name, {"tier": "on_demand", **rest, "engine": kind})
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES).decode()
@@ -94,7 +175,7 @@ def read_sites_file(path: Path) -> list[Site]:
         raise BadInput(say("sites.bad_file", path=path, why=error)) from error
     if not tables:
         raise BadInput(say("sites.bad_file", path=path, why=say("sites.none")))
-    return [_read_site(path, name, table) for name, table in tables.items()]
+    return tables
 
 
 def _read_site(path: Path, name: str, table: object) -> Site:
@@ -127,8 +208,14 @@ def _read_site(path: Path, name: str, table: object) -> Site:
             choices = ", ".join(known)
             said = say("sites.bad_choice", site=name, key=key, value=_shown(found), choices=choices)
             raise refuse(said)
+    notices = text("notices", "")
+    if notices and notices.partition("@")[0] not in CLOUDS:
+        choices = ", ".join(CLOUDS)
+        said = say("sites.bad_choice", site=name, key="notices", value=_shown(notices), choices=choices)
+        raise refuse(said)
     return Site(
         site=name,
+        notices=notices,
         engine=text("engine", "local"),
         address=text("address", ""),
         microusd_per_gpu_hour=money("usd_per_gpu_hour"),
@@ -186,22 +273,35 @@ def _named(wanted: object) -> Sentence:
 
 def make_engine(site: Site, given: Surroundings) -> Engine:
     """The engine that the site asks for; whatever goes wrong in it is told with the site's name."""
-    found = {each.name: each for each in entry_points(group=GROUP)}
+    made: MakeEngine = _registered(site, GROUP, "no_such_engine")
+    return made(site, given)
+
+
+class Vendor(NamedTuple):
+    """A provider, and the engines of the sites where its machines join."""
+
+    provider: Provider
+    engines: Sequence[Engine] = ()
+
+
+def make_provider(seller: Site, given: Surroundings) -> Vendor:
+    made: Callable[[Site, Surroundings], Vendor] = _registered(seller, SELLERS, "no_such_provider")
+    return made(seller, given)
+
+
+def _registered(site: Site, group: str, code: str) -> Any:  # noqa: ANN401 - whatever they registered
+    found = {each.name: each for each in entry_points(group=group)}
     if site.engine not in found:
         known = ", ".join(sorted(found)) or "-"
-        said = say("sites.no_such_engine", site=site.site, engine=_shown(site.engine), known=known)
-        raise BadInput(said, code="no_such_engine")
-    return _load(site, found[site.engine])(site, given)
-
-
-def _load(site: Site, entry: EntryPoint) -> MakeEngine:
+        said = say(f"sites.{code}", site=site.site, engine=_shown(site.engine), known=known)
+        raise BadInput(said, code=code)
+    entry = found[site.engine]
     try:
-        made: MakeEngine = entry.load()
+        return entry.load()
     except Exception as error:  # whatever the module of a third party does when it is imported
         why = f"{type(error).__name__}: {error}"[:300]
         said = say("sites.engine_not_loaded", site=site.site, engine=site.engine, where=entry.value, why=why)
         raise WorldFailed(said, code="engine_not_loaded") from error
-    return made
 
 
 def needs_nothing_else(site: Site) -> None:

@@ -37,6 +37,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")  # what every pro
 DEV_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"} | {
     name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))
 }
+PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - covered by folders of the job's own
 NOT_STARTED = 126
 HEARD = {signal.SIGTERM, signal.SIGCHLD}
 NOTICE_MODE = 0o644  # nobody but the server and the job can come near it

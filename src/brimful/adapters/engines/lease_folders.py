@@ -46,13 +46,16 @@ class LeaseFolders:
         runs_as: JobUsers | None,
         store: str = "",
         store_env: Mapping[str, str] | None = None,
+        notices: str = "",
     ) -> None:
         """`runs_as`: whom jobs run as; None: all as the user who runs this, whosever they are.
 
         `store`: the URI to which checkpoints are sent, with which environment; empty: they stay here.
+        `notices`: the cloud whose word runners heed when it takes a machine back; empty: none.
         """
         self._root, self.site = root, site
         self._store, self._store_env = store, store_env or {}
+        self._notices = notices
         self._log_bytes = log_bytes
         self._code = code  # where packed code is
         self._runs_as = runs_as
@@ -98,6 +101,7 @@ class LeaseFolders:
             "checkpoints_from": start.checkpoints_from or None,
             "kept_until_s": start.kept_until_s,
             "log_bytes": self._log_bytes,
+            "notices": self._notices,
             "speed": speed * (job.spread_rate if len(start.parts) > 1 else 1.0),
         }
 

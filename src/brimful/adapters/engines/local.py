@@ -23,6 +23,7 @@ from typing import Any
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
+from brimful.adapters.engines.cloud_word import cloud_word
 from brimful.adapters.engines.isolation import NOTICE_MODE, OWN, is_isolated, notice_file
 from brimful.adapters.engines.lease_folders import (
     LOG_BYTES,
@@ -59,12 +60,21 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 log = logging.getLogger("brimful")
 
 SHOWN_CHARS = 300
+NONE: tuple[Node, ...] = ()  # always the same: nothing has changed since it was last said
 MOST_RANKS = 4096
 # Troubles of the machine, not of the lease: they pass, or somebody mends them.
 PASSING = frozenset(
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "ENOMEM", "EAGAIN")
 )
+
+
+class Runner(subprocess.Popen[bytes]):
+    """Outlives the engine that started it, by design: leaving it behind is not a leak to warn of."""
+
+    def __del__(self) -> None:
+        # What is left of the inherited one: a runner that ends later is reaped.
+        super().__del__(_warn=lambda *_, **__: None)  # type: ignore[call-arg]
 
 
 class LocalEngine(LeaseFolders):
@@ -85,6 +95,7 @@ class LocalEngine(LeaseFolders):
         runs_as: JobUsers | None = None,
         store: str = "",
         store_env: Mapping[str, str] | None = None,
+        notices: str = "",
     ) -> None:
         """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs.
 
@@ -98,18 +109,28 @@ class LocalEngine(LeaseFolders):
             runs_as=runs_as,
             store=store,
             store_env=store_env,
+            notices=notices,
         )
         self._users = users
         self._devices = devices or {}
         self._problems = problems or {}
         self._look_at_gpus = look  # asks the driver; None: there is none
         self._nodes = nodes
-        self._runners: dict[str, subprocess.Popen[bytes]] = {}
+        self._runners: dict[str, Runner] = {}
         self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
         self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
         self._complaints: dict[str, Said] = {}
+        self._cloud = cloud_word(notices)
+
+    def under_notice(self) -> Said | None:
+        """Whether the cloud takes this machine back: nothing new should begin here."""
+        if self._cloud is None or self._cloud.notice is None:
+            return None
+        return say("adapters.machine_under_notice", cloud=self._notices.partition("@")[0])
 
     def nodes(self) -> Sequence[Node]:
+        if self.under_notice() is not None:
+            return NONE
         used = self._users()
         pids = {pid for those in used.values() for pid in those}
         ours = {pid for pid in pids if carries(pid, {"BRIMFUL_ENGINE": self.identity})} if pids else set()
@@ -137,7 +158,7 @@ class LocalEngine(LeaseFolders):
             write_json(folder / "order.json", self._local_order(start))
             with (folder / "runner.err").open("ab") as complaints:
                 # -P: the server's working folder must not shadow our modules.
-                runner = subprocess.Popen(
+                runner = Runner(
                     [sys.executable, "-P", "-m", "brimful.adapters.engines.runner", str(folder)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -254,7 +275,9 @@ class LocalEngine(LeaseFolders):
             return set()
 
     def complaints(self) -> Mapping[str, Said]:
-        return {**self._problems, **self._complaints}
+        said = self.under_notice()
+        noticed = {} if said is None else {node.node: said for node in self._nodes}
+        return {**self._problems, **self._complaints, **noticed}
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         with failing("adapters.cannot_read_log", lease=lease):
@@ -289,26 +312,31 @@ class LocalEngine(LeaseFolders):
                 "problem": as_record(problem),
                 "at_s": None if started is None else _last_seen_s(folder, started),
             }
-        began_s, code = None if started is None else second(started["at_s"]), ended.get("exit_code")
+        began_s = None if started is None else second(started["at_s"])
+        cause, code = self._cause(folder, ended, began_s=began_s), exit_code_of(ended.get("exit_code"))
         ended_s = None if ended.get("at_s") is None else max(began_s or 0, second(ended["at_s"]))
         yield Observation(
             lease=lease,
             state="ended",
             started_s=began_s,
             ended_s=ended_s,
-            exit_code=exit_code_of(code),
+            # What is sent away may have left with 0, and is not done for that.
+            exit_code=code or None if cause == "preempted_by_engine" else code,
             problem=said_by_anybody(ended["problem"]),
             kept_work_s=None if started is None else kept_work_s(folder, started, ended, ended_s),
-            cause=self._cause(folder, code, began_s=began_s),
+            cause=cause,
             exit_codes=tuple(map(exit_code_of, _listed(ended.get("exit_codes")))),
             resumes_s=None if started is None else self._resumes_s(folder),
             moved_bytes=read_carried(folder).moved_bytes,
         )
 
-    def _cause(self, folder: Path, code: object, *, began_s: int | None) -> Cause:
+    def _cause(self, folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Cause:
         """Whose doing its end was. An order to stop counts also where it is a link that leads nowhere."""
         if os.path.lexists(folder / "stop.json"):
             return "stopped_by_us"
+        if ended.get("taken") is True:
+            return "preempted_by_engine"
+        code = ended.get("exit_code")
         if code is None and began_s is not None and began_s < (boot_s() or 0):
             return "node_lost"
         return "finished" if code == 0 else "failed"

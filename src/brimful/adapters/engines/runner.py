@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import queue
 import shutil
@@ -37,11 +38,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from brimful.adapters.code import unpack
 from brimful.adapters.engines import isolation
 from brimful.adapters.engines.checkpoints import make_ready, sealed_in, take_over
+from brimful.adapters.engines.cloud_word import cloud_word
 from brimful.adapters.engines.logs import name_of, shorten
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import discard, read_json, write_json, write_reserved
@@ -52,14 +54,20 @@ from brimful.job import newest
 from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 
+if TYPE_CHECKING:
+    from brimful.adapters.providers.notices import Notice
+
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
 BEAT_S = 1.0  # between two signs of life, and two looks at the log
 HURRY_S = 0.05  # between two looks at a log that grows too fast for that
-GRACE_S = 10  # where the stop does not say
+SENDING = 2  # of the time a cloud leaves, the job has one part to save in and its carrier one to send in
+GRACE_S = 10  # where neither the stop nor the order says
 PROBLEM_CHARS = 500
 WORK = "work"
-FAILED = "failed"  # in the folder of a gang whose ranks have runners of their own
+BEGINS = b"\x1ebrimful "  # begins the line after which all is the job's own
+# In the folder of a gang whose ranks have runners of their own: why the others end.
+FAILED, TAKEN = "failed", "taken"
 
 
 def main(folder: Path) -> int:
@@ -107,7 +115,11 @@ def main(folder: Path) -> int:
         if not watch.told:
             _mark_failed(order, end)
         sealed_s = _sealed_s(order, carriage)
-        _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, told=watch.told)
+        if watch.taken:
+            end = end._replace(
+                problem=say("adapters.machine_taken", cloud=order["notices"].partition("@")[0])
+            )
+        _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, told=watch.told, taken=watch.taken)
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
@@ -138,6 +150,8 @@ class _Began:
 
 
 def _open_log(folder: Path, order: dict[str, Any], rank: int = 0) -> IO[bytes]:
+    if order.get("prints"):  # somebody else keeps what we print
+        return os.fdopen(os.dup(sys.stdout.fileno()), "ab")
     log = (folder / name_of(rank)).open("ab")
     os.fchmod(log.fileno(), 0o600)
     if confined := order.get("isolation"):
@@ -191,6 +205,14 @@ def _tell(log: IO[bytes], said: Iterable[object]) -> None:
     log.flush()
 
 
+def _tell_begin(folder: Path, order: dict[str, Any], log: IO[bytes], resumes_s: int) -> None:
+    """To whoever has nothing of it but what it prints."""
+    if order.get("prints"):
+        began = {"at_s": (read_json(folder / "started.json") or {}).get("at_s"), "resumes_s": resumes_s}
+        log.write(BEGINS + json.dumps(began).encode() + b"\n")
+        log.flush()
+
+
 class _End(NamedTuple):
     """How a job ended."""
 
@@ -223,7 +245,13 @@ def _mark_failed(order: dict[str, Any], end: _End) -> None:
 
 
 def _write_end(
-    folder: Path, end: _End, *, at_s: int | None = None, sealed_s: int = 0, told: bool = False
+    folder: Path,
+    end: _End,
+    *,
+    at_s: int | None = None,
+    sealed_s: int = 0,
+    told: bool = False,
+    taken: bool = False,
 ) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
@@ -232,6 +260,7 @@ def _write_end(
         "sealed_s": sealed_s,  # when its newest checkpoint was
         "exit_codes": list(end.exit_codes) if len(end.exit_codes) > 1 else [],
         "told": told,  # somebody had asked it to end
+        "taken": taken,  # and that was the cloud, which takes the machine back
     }
     write_reserved(folder / "ended.json", ended)
 
@@ -283,6 +312,7 @@ def _start(
         with watch.preparing():
             said, resumes_s = _make_ready(order, carriage)
         _tell(log, said)
+        _tell_begin(folder, order, log, resumes_s)
         carriage.begin_sending()
         return _Ranks(folder, order, lock), resumes_s
     fetched: list[Said] = []
@@ -389,6 +419,10 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
     # What is nowhere on a path with closed folders is "not permitted" to the system.
     found = shutil.which(order["command"][0], path=order["env"].get("PATH"))
     if isinstance(error, FileNotFoundError) or (found is None and os.sep not in order["command"][0]):
+        looked_in = (order["command"][0], *order["env"].get("PATH", "").split(os.pathsep))
+        if order.get("isolation") and any(each.startswith(isolation.PRIVATE) for each in looked_in):
+            private = ", ".join(isolation.PRIVATE)
+            return NOT_FOUND, say("adapters.no_job_command_private", command=command, folders=private)
         return NOT_FOUND, say("adapters.no_job_command", command=command)
     return NOT_STARTED, say("adapters.cannot_start_command", command=command, error=os_words(error))
 
@@ -400,12 +434,19 @@ class _Watch:
         self._folder = folder
         self._log_bytes: int | None = order.get("log_bytes")
         self._logs = [folder / name_of(rank) for rank in range(len(_ranks(order)))]
+        self._own_grace_s: int = order.get("grace_s", GRACE_S)
         self._gang = Path(order["gang"]) if order.get("gang") else None  # of ranks with other runners
         self._group: int | None = None
         self._deadline_s: float | None = None
+        self._cloud = cloud_word(order.get("notices") or "")
+        self._warned = False  # of the cloud, which may yet call it off
+        self.taken = False  # by the cloud
         self.prepares = False  # checkpoints are fetched and hashed, which may take hours
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask())
-        signal.signal(signal.SIGALRM, lambda _signal, _frame: self._look())
+        # An engine that ends all processes of a job has told the job by then: it is not told twice.
+        passes_on = not order.get("hears_engine")
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask(passes_on=passes_on))
+        for wakes in (signal.SIGALRM, signal.SIGURG):
+            signal.signal(wakes, lambda _signal, _frame: self._look())
         signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
 
     @contextlib.contextmanager
@@ -429,24 +470,52 @@ class _Watch:
     def let_go(self) -> None:
         self._group = None
 
-    def ask(self) -> None:
+    def ask(self, *, passes_on: bool = True, most_s: int | None = None) -> None:
         """Have the job end: a signal, its grace, the last signal."""
         if self.prepares:
             raise _StoppedBeforeBegun
         if self._group is None or self._deadline_s is not None:
             return
-        grace_s = self._grace_s()
+        self._deadline_s = float("inf")  # first of all: another signal may come in between
+        grace_s = self._grace_s() if most_s is None else min(self._grace_s(), most_s)
         self._deadline_s = time.monotonic() + grace_s
         with contextlib.suppress(OSError):  # a full disk must not keep the signal from it
             notice = {"deadline_s": int(time.time()) + grace_s}
             write_json(isolation.notice_file(self._folder), notice, mode=isolation.NOTICE_MODE)
-        _signal_group(self._group, signal.SIGTERM)
+        if passes_on:
+            _signal_group(self._group, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
+
+    def _heed(self, notice: Notice | None) -> None:
+        """Pass the cloud's word on as if it were ours: the file, and the signal once it is certain.
+
+        What it may call off leaves the job at work, as our own warnings do, until saving and sending take
+        what is left of the time.
+        """
+        path = isolation.notice_file(self._folder)
+        if notice is None:
+            if self._warned:
+                path.unlink(missing_ok=True)
+            self._warned = False
+            return
+        left_s = notice.deadline_s - time.time()
+        if notice.may_stay and left_s > SENDING * self._own_grace_s:
+            if not self._warned:
+                said = {"deadline_s": int(notice.deadline_s), "may_stay": True}
+                write_json(path, said, mode=isolation.NOTICE_MODE)
+            self._warned = True
+            return
+        self.taken = True
+        if self._gang is not None:
+            (self._gang / TAKEN).touch()
+        self.ask(most_s=max(1, int(left_s / SENDING)))
 
     def _grace_s(self) -> int:
         with contextlib.suppress(BrimfulError, OSError, TypeError, ValueError):
-            return max(1, int((read_json(self._folder / "stop.json") or {}).get("grace_s", GRACE_S)))
-        return GRACE_S
+            return max(
+                1, int((read_json(self._folder / "stop.json") or {}).get("grace_s", self._own_grace_s))
+            )
+        return self._own_grace_s
 
     def shorten_logs(self) -> bool:
         """Whether there was anything to shorten."""
@@ -466,9 +535,14 @@ class _Watch:
             return
         if self._deadline_s is None:
             # The signal did not reach us; or a gang ends whole, since the others would wait for ever.
-            failed = self._gang is not None and (self._gang / FAILED).exists()
-            if failed or (self._folder / "stop.json").exists():
+            gang_ends = self._gang is not None and any(
+                (self._gang / each).exists() for each in (FAILED, TAKEN)
+            )
+            if gang_ends or (self._folder / "stop.json").exists():
                 self.ask()
+            elif self._cloud is not None:
+                with contextlib.suppress(OSError):
+                    self._heed(self._cloud.notice)
             return
         left_s = self._deadline_s - time.monotonic()
         if self._group is None:

@@ -108,8 +108,9 @@ class JobUsers:
             log.warning("%s", say("adapters.no_limits"))
 
     @property
-    def has_users(self) -> bool:
-        return bool(self._users)
+    def users(self) -> Mapping[str, JobUser]:
+        """By tenant; empty: all jobs run as the server's own user."""
+        return self._users
 
     def user_of(self, tenant: str) -> JobUser | None:
         """None: the server's own."""

@@ -1,4 +1,4 @@
-"""One worker for each site looks and acts there, so that the loop never waits for a site.
+"""One worker for each site and provider looks and acts there, so that the loop never waits for any.
 
 The loop asks a worker as it would ask the engine, and is answered at once: by the last look, unless that is
 too old, in which case the site counts as lost. What the loop orders is queued. An order that failed says so
@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.language import Seconds, say, verbatim
+from brimful.scheduler.cloud.providers import Host, Takes
 from brimful.scheduler.ports import CannotStart, Carries, Engine, Failures, Observation, Start, Warns
 
 log = logging.getLogger("brimful")
@@ -30,7 +33,7 @@ ORDERS_S = 1.0  # how long orders go before the next look, at least one of them
 FIRST_LOOK_S = 5.0  # how long a server that starts waits for the first answers of all sites
 CLOSE_S = 10.0  # how long one that stops waits for what they are doing
 
-Key = tuple[str, str, object]  # an order by kind, lease and what tells it from others
+Key = tuple[str, str, object]  # an order by kind, name and what tells it from others
 Permit = Callable[[], Callable[[], object]]
 
 
@@ -46,9 +49,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    kind: str  # start, stop or warn
-    lease: str
-    what: Start | int | None  # of a stop its grace, of a warning until when
+    kind: str  # start, stop or warn; make or remove
+    name: str  # of the lease, or the node
+    what: Any  # of a start and of a node the order itself, of a stop its grace, of a warning until when
     may_act: Callable[[], object]
 
 
@@ -56,12 +59,15 @@ def no_limit() -> Callable[[], object]:
     return lambda: None
 
 
-class SiteWorker:
-    """The scheduler's Engine port, answered from memory."""
+class Worker(ABC):
+    """A thread that looks and carries out orders in turn. What it asks of the world, its kinds say."""
+
+    certain: type[BrimfulError]  # the failure of an order after which nobody asks again
+    again_s = AGAIN_S
 
     def __init__(
         self,
-        engine: Engine,
+        name: str,
         *,
         tell: Callable[[], object] = lambda: None,
         permit: Permit = no_limit,
@@ -69,30 +75,36 @@ class SiteWorker:
         silent_s: float = SILENT_S,
     ) -> None:
         """`tell` is called where the loop should look; `permit` gives what an order asks before it acts."""
-        self._engine, self._tell, self._permit = engine, tell, permit
+        self.site, self._tell, self._permit = name, tell, permit
         self._clock, self._silent_s = clock, silent_s
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._looked = threading.Event()
         self._closing = False
         self._due = True
-        self._leases: frozenset[str] = frozenset()
-        self._last: Look | None = None
         self._failed: BrimfulError | None = None  # the last look, unless it went well
         self._queue: deque[Order] = deque()
         self._pending: set[Key] = set()
         self._done: dict[Key, float] = {}
         self._errors: dict[Key, BrimfulError] = {}
-        self._acted: dict[str, float] = {}  # by lease, when its last order had been carried out
+        self._acted: dict[str, float] = {}  # by name, when its last order had been carried out
         self.took_s: dict[str, float] = {}  # by step, how long the last one took
         self._step: tuple[str, float] | None = None  # what it is doing, and since when
         self._named: tuple[str, float] | None = None
         self._heard = clock()  # when it was last asked and answered, be it by an error
-        self._thread = threading.Thread(target=self._run, name=f"site {engine.site}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"site {name}", daemon=True)
 
-    @property
-    def site(self) -> str:
-        return self._engine.site
+    @abstractmethod
+    def _ask_world(self) -> object:
+        """One look, off the loop."""
+
+    @abstractmethod
+    def _keep(self, found: Any, *, at: float) -> bool:  # noqa: ANN401 - what `_ask_world` gave
+        """Keep what a look found, under the lock; whether it differs from the one before."""
+
+    @abstractmethod
+    def _act(self, orders: Sequence[Order]) -> Failures:
+        """Carry out orders of one kind, off the loop."""
 
     def begin(self) -> None:
         self._thread.start()
@@ -110,75 +122,44 @@ class SiteWorker:
 
     # -- what the loop asks ------------------------------------------------------------------------------
 
-    def nodes(self) -> Sequence[Node]:
-        """As of the last look; WorldFailed where that failed, or is too old. Looks again meanwhile."""
-        self._due = True
-        self._wake.set()
-        with self._lock:
-            silent_s, failed = self._clock() - self._heard, self._failed
-            if silent_s <= self._silent_s and failed is not None:
-                # A new one each time: one that is raised again and again would gather tracebacks.
-                raise WorldFailed(failed.said, hint=failed.way_out, code=failed.code)
-            if self._last is None or silent_s > self._silent_s:
-                step = say("adapters.site_looks") if self._step is None else verbatim(self._step[0])
-                raise WorldFailed(
-                    say("adapters.site_silent", site=self.site, silent_s=Seconds(silent_s), step=step),
-                    code="site_silent",
-                )
-            return self._last.nodes
+    def _check_heard(self, *, is_known: bool) -> None:
+        """Under the lock. WorldFailed where the last look failed, or is too old."""
+        silent_s, failed = self._clock() - self._heard, self._failed
+        if silent_s <= self._silent_s and failed is not None:
+            # A new one each time: one that is raised again and again would gather tracebacks.
+            raise WorldFailed(failed.said, hint=failed.way_out, code=failed.code)
+        if not is_known or silent_s > self._silent_s:
+            step = say("adapters.site_looks") if self._step is None else verbatim(self._step[0])
+            raise WorldFailed(
+                say("adapters.site_silent", site=self.site, silent_s=Seconds(silent_s), step=step),
+                code="site_silent",
+            )
 
-    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        """News since the loop last asked."""
-        with self._lock:
-            if self._leases != leases:
-                self._leases, self._due = frozenset(leases), True
-            self._forget(leases)
-            last = self._last
-            if last is None:
-                return []
-            seen = [each for each in last.unread.values() if self._is_news(each, at=last.at)]
-            last.unread.clear()
-        self._wake.set()
-        return seen
-
-    def start(self, starts: Sequence[Start]) -> Failures:
-        return self._give("start", {each.lease: each for each in starts})
-
-    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
-        return self._give("stop", dict.fromkeys(leases, grace_s))
-
-    def _give(self, kind: str, orders: Mapping[str, Start | int | None]) -> Failures:
+    def _give(self, kind: str, orders: Mapping[str, Any]) -> Failures:
         """Queue orders, unless they wait or were just carried out; says what went wrong with them before."""
         failed: dict[str, BrimfulError] = {}
         with self._lock:
-            for lease, what in orders.items():
-                key = _key(kind, lease, what)
+            for name, what in orders.items():
+                key = _key(kind, name, what)
                 error = self._errors.pop(key, None)
                 if error is not None:
-                    failed[lease] = error
+                    failed[name] = error
                 elif key not in self._pending and self._is_over(key):
                     self._pending.add(key)
-                    self._queue.append(Order(kind, lease, what, self._permit()))
+                    self._queue.append(Order(kind, name, what, self._permit()))
         self._wake.set()
         return failed
 
     def _is_over(self, key: Key) -> bool:
         done = self._done.get(key)
-        return done is None or self._clock() - done >= AGAIN_S
+        return done is None or self._clock() - done >= self.again_s
 
-    def _is_news(self, seen: Observation, *, at: float) -> bool:
-        """No trace of a lease means nothing if it was looked for before its last order was carried out."""
-        if seen.state != "absent":
-            return True
-        waits = any(lease == seen.lease for _, lease, _ in self._pending)
-        return not waits and self._acted.get(seen.lease, at) <= at
-
-    def _forget(self, leases: Collection[str]) -> None:
-        """What is known of leases that are over."""
-        if len(self._acted) > 2 * len(leases) + 100:
-            self._acted = {lease: at for lease, at in self._acted.items() if lease in leases}
-            self._done = {key: at for key, at in self._done.items() if key[1] in leases}
-            self._errors = {key: error for key, error in self._errors.items() if key[1] in leases}
+    def _forget(self, names: Collection[str]) -> None:
+        """What is known of those that are over."""
+        if len(self._acted) > 2 * len(names) + 100:
+            self._acted = {name: at for name, at in self._acted.items() if name in names}
+            self._done = {key: at for key, at in self._done.items() if key[1] in names}
+            self._errors = {key: error for key, error in self._errors.items() if key[1] in names}
 
     # -- what the worker does ----------------------------------------------------------------------------
 
@@ -225,25 +206,18 @@ class SiteWorker:
         return batch
 
     def _look(self) -> None:
-        at, leases = self._clock(), self._leases
+        at = self._clock()
         try:
-            with self._timed("nodes"):
-                nodes = self._engine.nodes()
-            with self._timed("observe"):
-                seen = self._engine.observe(leases)
+            found = self._ask_world()
         except Exception as error:  # noqa: BLE001 - a site's bug is this site's trouble, and nobody else's
             self._keep_failure(_foreseen(error, self.site), at=at)
             return
         finally:
             self._looked.set()
         with self._lock:
-            before = self._last or Look(at, ())
-            found = {each.lease: each for each in seen}
             # Only what differs from the last look: the loop looks again each time that it is told.
-            differs = self._failed is not None or before.nodes != nodes
-            differs = differs or any(each != before.seen.get(lease) for lease, each in found.items())
-            last = Look(at, nodes, found, {**before.unread, **found})
-            self._failed, self._last, self._heard = None, last, at
+            differs = self._keep(found, at=at) or self._failed is not None
+            self._failed, self._heard = None, at
         if differs:
             self._tell()
 
@@ -259,36 +233,24 @@ class SiteWorker:
         try:
             for order in orders:
                 order.may_act()
-            with self._timed(kind, f" {orders[0].lease}{more}"):
-                failed = {lease: _foreseen(error, self.site) for lease, error in self._act(orders).items()}
+            with self._timed(kind, f" {orders[0].name}{more}"):
+                failed = {name: _foreseen(error, self.site) for name, error in self._act(orders).items()}
         except Exception as error:  # noqa: BLE001 - one site's trouble keeps nobody from the others
             foreseen = _foreseen(error, self.site)
-            if isinstance(foreseen, CannotStart):  # of one of them, and nobody knows of which
+            if isinstance(foreseen, self.certain):  # of one of them, and nobody knows of which
                 foreseen = WorldFailed(foreseen.said)
-            failed = dict.fromkeys((order.lease for order in orders), foreseen)
+            failed = dict.fromkeys((order.name for order in orders), foreseen)
         with self._lock:
             for order in orders:
-                key = _key(kind, order.lease, order.what)
+                key = _key(kind, order.name, order.what)
                 self._pending.discard(key)
-                self._acted[order.lease] = self._done[key] = self._clock()
-                if order.lease in failed:
-                    self._errors[key] = failed[order.lease]
+                self._acted[order.name] = self._done[key] = self._clock()
+                if order.name in failed:
+                    self._errors[key] = failed[order.name]
                     del self._done[key]  # to be tried again when it is asked for again
             self._due = True
-        if any(isinstance(error, CannotStart) for error in failed.values()) or not self._queue:
+        if any(isinstance(error, self.certain) for error in failed.values()) or not self._queue:
             self._tell()
-
-    def _act(self, orders: Sequence[Order]) -> Failures:
-        first = orders[0]
-        if first.kind == "start":
-            return self._engine.start([each.what for each in orders if isinstance(each.what, Start)])
-        if first.kind == "stop":
-            assert isinstance(first.what, int)
-            return self._engine.stop([each.lease for each in orders], grace_s=first.what)
-        assert isinstance(self._engine, Warns)
-        assert not isinstance(first.what, Start)
-        self._engine.warn(first.lease, until_s=first.what)
-        return {}
 
     @contextmanager
     def _timed(self, step: str, of: str = "") -> Iterator[None]:
@@ -301,13 +263,94 @@ class SiteWorker:
             self.took_s[step] = self._clock() - began
 
 
-def _key(kind: str, lease: str, what: object) -> Key:
+class SiteWorker(Worker):
+    """The scheduler's Engine port, answered from memory."""
+
+    certain = CannotStart
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        tell: Callable[[], object] = lambda: None,
+        permit: Permit = no_limit,
+        clock: Callable[[], float] = time.monotonic,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        super().__init__(engine.site, tell=tell, permit=permit, clock=clock, silent_s=silent_s)
+        self._engine = engine
+        self._leases: frozenset[str] = frozenset()
+        self._last: Look | None = None
+
+    def nodes(self) -> Sequence[Node]:
+        """As of the last look; WorldFailed where that failed, or is too old. Looks again meanwhile."""
+        self._due = True
+        self._wake.set()
+        with self._lock:
+            self._check_heard(is_known=self._last is not None)
+            assert self._last is not None
+            return self._last.nodes
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        """News since the loop last asked."""
+        with self._lock:
+            if self._leases != leases:
+                self._leases, self._due = frozenset(leases), True
+            self._forget(leases)
+            last = self._last
+            if last is None:
+                return []
+            seen = [each for each in last.unread.values() if self._is_news(each, at=last.at)]
+            last.unread.clear()
+        self._wake.set()
+        return seen
+
+    def start(self, starts: Sequence[Start]) -> Failures:
+        return self._give("start", {each.lease: each for each in starts})
+
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        return self._give("stop", dict.fromkeys(leases, grace_s))
+
+    def _is_news(self, seen: Observation, *, at: float) -> bool:
+        """No trace of a lease means nothing if it was looked for before its last order was carried out."""
+        if seen.state != "absent":
+            return True
+        waits = any(lease == seen.lease for _, lease, _ in self._pending)
+        return not waits and self._acted.get(seen.lease, at) <= at
+
+    def _ask_world(self) -> tuple[Sequence[Node], Sequence[Observation]]:
+        leases = self._leases
+        with self._timed("nodes"):
+            nodes = self._engine.nodes()
+        with self._timed("observe"):
+            return nodes, self._engine.observe(leases)
+
+    def _keep(self, found: tuple[Sequence[Node], Sequence[Observation]], *, at: float) -> bool:
+        nodes, seen = found
+        before, now = self._last or Look(at, ()), {each.lease: each for each in seen}
+        self._last = Look(at, nodes, now, {**before.unread, **now})
+        return before.nodes != nodes or any(each != before.seen.get(lease) for lease, each in now.items())
+
+    def _act(self, orders: Sequence[Order]) -> Failures:
+        first = orders[0]
+        if first.kind == "start":
+            return self._engine.start([each.what for each in orders if isinstance(each.what, Start)])
+        if first.kind == "stop":
+            assert isinstance(first.what, int)
+            return self._engine.stop([each.name for each in orders], grace_s=first.what)
+        assert isinstance(self._engine, Warns)
+        assert not isinstance(first.what, Start)
+        self._engine.warn(first.name, until_s=first.what)
+        return {}
+
+
+def _key(kind: str, name: str, what: object) -> Key:
     """A warning differs with its moment: a new one is a new order."""
-    return (kind, lease, what if kind == "warn" else None)
+    return (kind, name, what if kind == "warn" else None)
 
 
 def _alike(one: Order, other: Order) -> bool:
-    return one.kind == other.kind != "warn" and (one.kind == "start" or one.what == other.what)
+    return one.kind == other.kind != "warn" and (one.kind in ("start", "make") or one.what == other.what)
 
 
 class CarryingWorker(SiteWorker):
@@ -322,22 +365,31 @@ class CarryingWorker(SiteWorker):
             raise error
 
 
+class TakingWorker(CarryingWorker):
+    """For one whose machines others make, too."""
+
+    def take(self, hosts: Mapping[str, Host]) -> None:
+        assert isinstance(self._engine, Takes)
+        self._engine.take(hosts)
+
+
 def worker_for(
     engine: Engine, *, tell: Callable[[], object], permit: Permit, silent_s: float = SILENT_S
 ) -> SiteWorker:
-    both = isinstance(engine, Carries) and isinstance(engine, Warns)
-    made = CarryingWorker if both else SiteWorker
+    made = SiteWorker
+    if isinstance(engine, Carries) and isinstance(engine, Warns):
+        made = TakingWorker if isinstance(engine, Takes) else CarryingWorker
     return made(engine, tell=tell, permit=permit, silent_s=silent_s)
 
 
-def begin_all(workers: Collection[SiteWorker]) -> None:
+def begin_all(workers: Collection[Worker]) -> None:
     """Wait for their first answers side by side, and not for ever: a dead site costs the others nothing."""
     for worker in workers:
         worker.begin()
     _wait_for([worker.has_looked for worker in workers], most_s=FIRST_LOOK_S)
 
 
-def close_all(workers: Collection[SiteWorker]) -> None:
+def close_all(workers: Collection[Worker]) -> None:
     for worker in workers:
         worker.ask_to_close()
     _wait_for([worker.has_closed for worker in workers], most_s=CLOSE_S)

@@ -62,6 +62,9 @@ def read_offers(path: Path) -> tuple[list[Offer], LeftOut]:
 
     for where, row in _rows(path):
         label = row.get("gpu_family") or row.get("gpu_model") or row.get("gpu") or ""
+        if "-MIG-" in label.upper():
+            leave_out(SHARE, label)
+            continue
         gpu = _gpu(row.get("gpu_model") or label, label, row.get("gpu_mem_gib") or "")
         if gpu is None:
             leave_out(UNKNOWN_GPU, label)

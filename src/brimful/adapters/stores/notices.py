@@ -99,11 +99,19 @@ class NotifyStore:
                 connection.execute(_queue.insert(), [asdict(each) for each in notes])
             connection.execute(_meta.update().where(_meta.c.key == MONTH).values(value=str(month_s)))
 
-    def due(self, now_s: int, *, limit: int) -> list[Queued]:
-        wanted = sa.select(_queue).where(_queue.c.next_s <= now_s, _queue.c.is_dead.is_(False))
+    def due(self, now_s: int, *, limit: int, each: int = 1 << 30) -> list[Queued]:
+        """The oldest first; of one tenant at most `each`: nobody keeps the others waiting."""
+        place = sa.func.row_number().over(partition_by=_rules.c.tenant, order_by=_queue.c.next_s)
+        waiting = (
+            sa.select(_queue, place.label("place"))
+            .join(_rules, _rules.c.rule == _queue.c.rule)
+            .where(_queue.c.next_s <= now_s, _queue.c.is_dead.is_(False))
+            .subquery()
+        )
+        columns = [waiting.c[column.name] for column in _queue.c]
+        wanted = sa.select(*columns).where(waiting.c.place <= each).order_by(waiting.c.place)
         with self._store.reading() as connection:
-            found = connection.execute(wanted.order_by(_queue.c.next_s).limit(limit))
-            return [Queued(**row._mapping) for row in found]
+            return [Queued(**row._mapping) for row in connection.execute(wanted.limit(limit))]
 
     def taken(self, note: str) -> None:
         with self._store.writing() as connection:

@@ -1,143 +1,27 @@
-"""What stands on each node of a Ray cluster: a detached actor that runs the node's part of every lease.
-
-It is the local engine of that one node. A lease's folder outlives the actor, its runner outlives Ray, so
-whatever happened is found again by the next actor on the node.
-"""
+"""What stands on each node of a Ray cluster: a detached actor with the node's agent in it."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
 
-from brimful.adapters.capabilities import LogPiece
-from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.files import read_json, write_json
-from brimful.errors import BrimfulError
-from brimful.files import write_whole
-from brimful.fleet.job import Job
+from brimful.adapters.engines.agent import NodeAgent
 from brimful.fleet.state import Node
-from brimful.scheduler.ports import Observation, Start
 
 
-class Part(NamedTuple):
-    """One rank of a lease: what its node has to be told of it."""
+class RayAgent(NodeAgent):
+    """Answers the bridge (bridge.py)."""
 
-    start: Start  # `parts` is this one alone
-    rank: int
-    ranks: int
-    devices: tuple[int, ...]  # as Ray numbers them
-    master: tuple[str, int]
-    env: Mapping[str, str]  # the job's own, whose values may be secrets
-    archive: bytes | None = None  # packed code
-    store_env: Mapping[str, str] = {}
+    def __init__(self, root: str, node: Node, settings: Mapping[str, Any], idle_s: float) -> None:
+        super().__init__(root, node, settings)
+        threading.Thread(target=self._end_idle, args=(idle_s,), name="idle", daemon=True).start()
 
+    def _end_idle(self, idle_s: float) -> None:
+        """A deployment that is gone leaves no agents. What runs here goes on; the next agent finds it."""
+        import ray
 
-class Seen(NamedTuple):
-    rank: int
-    ranks: int
-    observation: Observation
-
-
-class _NodeEngine(LocalEngine):
-    """Runs one rank, which has its place in a gang from whoever placed it."""
-
-    parts: dict[str, Part]
-
-    def _local_order(self, start: Start) -> dict[str, Any]:
-        order: dict[str, Any] = super()._local_order(start)
-        part = self.parts[start.lease]
-        address, port = part.master
-        order["env"] |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
-        order["env"]["BRIMFUL_WORLD_SIZE"] = str(part.ranks)
-        rank = {**order["ranks"][0], "BRIMFUL_RANK": str(part.rank)}
-        rank["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, part.devices))
-        if part.ranks > 1:
-            order["env"]["WORLD_SIZE"] = str(part.ranks)
-            rank |= {"RANK": str(part.rank), "LOCAL_RANK": "0"}
-        order["ranks"] = [rank]
-        order["store_env"] = dict(part.store_env)
-        if part.rank:
-            order["store"] = ""  # the first rank's node sends; the others fetch what they find
-            if self._store and not order["checkpoints_from"]:
-                order["checkpoints_from"] = self.checkpoints(start.job.job)
-        return order
-
-    def checkpoint_folder(self, job: str) -> Path:
-        """Without a store nodes share what is on a disk that they share."""
-        return super().checkpoint_folder(job) if self._store else self._root.parent / ".checkpoints" / job
-
-    def _kept_env(self, job: Job) -> Mapping[str, str]:
-        return next(part.env for part in self.parts.values() if part.start.job is job)
-
-    def _code_of(self, job: Job) -> dict[str, str] | None:
-        if not job.code:
-            return None
-        return {"archive": str(self._root / ".code" / f"{job.code}.tar"), "code": job.code}
-
-
-class NodeAgent:
-    """Answers the bridge (bridge.py). Every call may be repeated."""
-
-    def __init__(self, root: str, node: Node, settings: Mapping[str, Any]) -> None:
-        os.environ["BRIMFUL_DETACH"] = "1"  # Ray ends the children of an actor that ends
-        self._root = Path(root).expanduser() / node.node
-        self._engine = _NodeEngine(self._root, [node], site=node.site, **settings)
-        self._engine.parts = {}
-
-    def port(self) -> int:
-        """One that nobody listens at."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            found: int = probe.getsockname()[1]
-            return found
-
-    def start(self, part: Part) -> BrimfulError | None:
-        lease = part.start.lease
-        with contextlib.suppress(FileExistsError):
-            (self._root / lease).mkdir(mode=0o700)
-        if not (self._root / lease / "part.json").exists():
-            write_json(self._root / lease / "part.json", {"rank": part.rank, "ranks": part.ranks})
-        if part.archive is not None:
-            (self._root / ".code").mkdir(exist_ok=True, mode=0o700)
-            write_whole(self._root / ".code" / f"{part.start.job.code}.tar", part.archive, mode=0o600)
-        self._engine.parts = {lease: part}
-        failed = self._engine.start([part.start])
-        self._engine.parts = {}
-        return failed.get(lease)
-
-    def begun(self, leases: Collection[str]) -> list[str]:
-        """Those of which it has a trace: they ran, run, or never will."""
-        marks = ("started.json", "ended.json", "stop.json")
-        return [lease for lease in leases if any((self._root / lease / mark).exists() for mark in marks)]
-
-    def stop(self, leases: Collection[str], grace_s: int) -> Mapping[str, BrimfulError]:
-        return dict(self._engine.stop(list(leases), grace_s=grace_s))
-
-    def observe(self, leases: Collection[str]) -> tuple[list[Seen], list[str]]:
-        """News of those that have a part here, and which leases live here at all."""
-        here = {}
-        for lease in leases:
-            with contextlib.suppress(BrimfulError, OSError):
-                if (found := read_json(self._root / lease / "part.json")) is not None:
-                    here[lease] = (int(found["rank"]), int(found["ranks"]))
-        # One that is on its way is not told of; whoever puts a gang together must know that it is there.
-        told = {lease: Observation(lease=lease, state="waiting") for lease in here}
-        told |= {each.lease: each for each in self._engine.observe(list(here))}
-        return [Seen(*here[lease], each) for lease, each in told.items()], self._engine.living()
-
-    def warn(self, lease: str, until_s: int | None) -> None:
-        self._engine.warn(lease, until_s=until_s)
-
-    def rank_of(self, lease: str) -> int | None:
-        found = read_json(self._root / lease / "part.json")
-        return None if found is None else int(found["rank"])
-
-    def log(self, lease: str, offset: int, limit: int) -> LogPiece:
-        return self._engine.log(lease, offset=offset, limit=limit)
-
-    def sample(self, lease: str) -> bytes | None:
-        return self._engine.sample(lease)
+        while (left_s := self.asked + idle_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)

@@ -6,26 +6,40 @@ engine (engine.py) asks this one over a pipe, and starts another when it does no
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from brimful.adapters.capabilities import LogPiece
-from brimful.adapters.engines.ray.agent import NodeAgent, Part, Seen
-from brimful.errors import BrimfulError, WorldFailed
-from brimful.fleet.events import Parts
+from brimful.adapters.engines.agent import Part, Seen
+from brimful.adapters.engines.gangs import (
+    KILL_S,
+    Orphans,
+    Ranks,
+    ahead_s,
+    look_at,
+    ranks_of,
+)
+from brimful.adapters.engines.ray.agent import RayAgent
+from brimful.adapters.engines.runner import SENDING
+from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.fleet.events import Cause, Parts
 from brimful.fleet.state import Node
 from brimful.language import say, verbatim
-from brimful.scheduler.ports import CannotStart, Observation, Start
+from brimful.scheduler.ports import Observation, Start
 
 ANSWER_S = 10.0  # for an actor's answer
+LEASE_S = 0.05  # and so much more for each lease that it has to look at or write down
 PLACED_S = 5.0  # for a placement group: then others have the GPUs
-ORPHAN_S = 10.0  # a lease that lives and is not asked for so long is nobody's
-GRACE_S = 30  # of a gang's other ranks, when one has failed
-KILL_S = 1  # grace of an orphan, and of a gang whose node was lost
+AT_ONCE_S = 1.0  # for the groups of one order, before the next look: most are there by then
+BUSY_S = 30.0  # for an agent with much to do, before a lease is begun there
+HEAD_S = 10  # a driver that cannot reach the head for so long gives up; Ray's default is a minute
+REJOIN_S = 60.0  # nodes that a new head has yet to see have so long to join it
+IDLE_S = 3600.0  # an agent that nobody asks for so long ends itself
 
 
 class Settings(NamedTuple):
@@ -37,6 +51,7 @@ class Settings(NamedTuple):
     node: Node  # like which the cluster's are: site, price, tier
     engine: Mapping[str, Any]  # for the engine on each node
     node_ip: str = ""
+    idle_s: float = IDLE_S
 
 
 class Held(NamedTuple):
@@ -45,11 +60,25 @@ class Held(NamedTuple):
     group: Any
     lease: str
     nodes: tuple[str, ...]
-    state: str
+
+
+class Waiting(NamedTuple):
+    """A lease whose GPUs Ray has yet to give."""
+
+    start: Start
+    given: Mapping[str, Any]  # of a Part, the same for all ranks
+    group: Any  # None: one of its nodes is gone
+    since: float
+
+
+class Greeted(NamedTuple):
+    port: int  # that its rank 0 may listen at
+    skew_s: float  # how far the node's clock is ahead
 
 
 class Bridge:
     def __init__(self, settings: Settings) -> None:
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_S))
         import ray
 
         more = {"_node_ip_address": settings.node_ip} if settings.node_ip else {}
@@ -65,7 +94,12 @@ class Bridge:
         self._agents: dict[
             str, tuple[str, Any]
         ] = {}  # by node: its id, which a node that comes back has anew
-        self._living_since: dict[str, float] = {}  # orphans, since when
+        self._orphans = Orphans()
+        self._away_since: dict[str, float] = {}
+        self._noticed: dict[str, Said] = {}  # nodes that their cloud takes back
+        self._waiting: dict[str, Waiting] = {}
+        self._never: dict[str, tuple[Waiting, Cause]] = {}  # those that will not begin any more, and why
+        self._failed: dict[str, BrimfulError] = {}  # of starts that were carried out later
 
     # -- nodes -------------------------------------------------------------------------------------------
 
@@ -74,16 +108,28 @@ class Bridge:
         found = (each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("GPU"))
         return {each["NodeName"]: each for each in found}
 
-    def nodes(self) -> list[Node]:
+    def _draining(self, alive: Mapping[str, dict[str, Any]]) -> dict[str, int]:
+        """By name, those that Ray is about to give up, and until when in ms (0: nobody said)."""
+        from ray._private.state import state
+
+        found: Mapping[str, int] = state.get_draining_nodes()
+        return {name: found[each["NodeID"]] for name, each in alive.items() if each["NodeID"] in found}
+
+    def nodes(self) -> tuple[list[Node], dict[str, Said]]:
+        """What is offered, and by name those that are there and closed, with the reason."""
         from ray._private.state import available_resources_per_node
 
-        free = available_resources_per_node()
+        free, alive = available_resources_per_node(), self._alive()
+        closed = {name: said for name, said in self._noticed.items() if name in alive}
+        closed |= {name: say("adapters.ray_node_drained", node=name) for name in self._draining(alive)}
         ours: dict[str, float] = {}
         for held in self._held().values():
             for node, bundle in zip(held.nodes, self._bundles(held), strict=False):
                 ours[node] = ours.get(node, 0) + bundle
         made = []
-        for name, each in sorted(self._alive().items()):
+        for name, each in sorted(alive.items()):
+            if name in closed:
+                continue
             gpus = int(each["Resources"]["GPU"])
             used = gpus - free.get(each["NodeID"], {}).get("GPU", 0) - ours.get(name, 0)
             kind = (
@@ -92,20 +138,29 @@ class Bridge:
             )
             taken = tuple(range(min(gpus, max(0, round(used)))))
             made.append(replace(self._set.node, node=name, gpu=kind, gpus=gpus, taken=taken))
-        return made
+        return made, closed
 
     def _held(self) -> dict[str, Held]:
         """By lease. A group's name says whose it is: it is all that a new server finds."""
         from ray.util.placement_group import get_placement_group
 
         found = {}
+        for lease, each in self._groups():
+            if each["state"] != "REMOVED":
+                nodes = str(each["name"]).rpartition("|")[2]
+                found[lease] = Held(get_placement_group(each["name"]), lease, tuple(nodes.split(",")))
+        return found
+
+    def _created(self) -> set[str]:
+        """Leases whose GPUs are there. A wait that is cut short says no on a busy head, whatever is there."""
+        return {lease for lease, each in self._groups() if each["state"] == "CREATED"}
+
+    def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Of our leases, as Ray's own table has them."""
         for each in self._ray.util.placement_group_table().values():
             mark, _, rest = str(each["name"]).partition("|")
-            lease, _, nodes = rest.partition("|")
-            if mark == self._set.namespace and each["state"] != "REMOVED":
-                group = get_placement_group(each["name"])
-                found[lease] = Held(group, lease, tuple(nodes.split(",")), each["state"])
-        return found
+            if mark == self._set.namespace:
+                yield rest.partition("|")[0], each
 
     def _bundles(self, held: Held) -> list[float]:
         return [bundle.get("GPU", 0) for bundle in held.group.bundle_specs]
@@ -116,7 +171,7 @@ class Bridge:
         node_id = alive[name]["NodeID"]
         known = self._agents.get(name)
         if known is None or known[0] != node_id:
-            made = self._ray.remote(NodeAgent).options(
+            made = self._ray.remote(RayAgent).options(
                 name=f"agent-{name}-{node_id[:12]}",
                 lifetime="detached",
                 get_if_exists=True,
@@ -126,14 +181,17 @@ class Bridge:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             )
             node = replace(self._set.node, node=name)
-            self._agents[name] = (node_id, made.remote(self._set.folder, node, dict(self._set.engine)))
+            told = (self._set.folder, node, dict(self._set.engine), self._set.idle_s)
+            self._agents[name] = (node_id, made.remote(*told))
         return self._agents[name][1]
 
-    def _ask(self, names: Collection[str], method: str, *arguments: object) -> dict[str, Any]:
-        """What each node's agent answers; those that do not are left out."""
+    def _ask(
+        self, names: Collection[str], method: str, *arguments: object, leases: int = 0
+    ) -> dict[str, Any]:
+        """What each node's agent answers; those that do not are left out. `leases`: that it is asked of."""
         alive = self._alive()
         asked = {n: getattr(self._agent(n, alive), method).remote(*arguments) for n in names if n in alive}
-        until, answers = time.monotonic() + ANSWER_S, {}
+        until, answers = time.monotonic() + ANSWER_S + LEASE_S * leases, {}
         for name, each in asked.items():
             try:
                 answers[name] = self._ray.get(each, timeout=max(0.1, until - time.monotonic()))
@@ -146,26 +204,55 @@ class Bridge:
     def start(
         self, starts: Sequence[tuple[Start, Mapping[str, str], bytes | None]], store_env: Mapping[str, str]
     ) -> dict[str, BrimfulError]:
-        failed: dict[str, BrimfulError] = {}
+        asked = {each[0].lease for each in starts}
+        begun = self._begun([start for start, *_ in starts]) | self._never.keys()
         held = self._held()
-        begun = self._begun([start for start, *_ in starts])
-        new = {each[0].lease: each for each in starts if each[0].lease not in begun}
-        groups = {}
-        for lease, (start, *_) in new.items():  # all asked for first: they are placed side by side
-            groups[lease] = held[lease].group if lease in held else self._place(start)
-        for start, env, archive in new.values():
-            try:
+        for start, env, archive in starts:  # all asked for first: they are placed side by side
+            lease = start.lease
+            if lease not in begun and lease not in self._waiting:
+                group = held[lease].group if lease in held else self._place(lease, start.parts)
                 given = {"env": env, "archive": archive, "store_env": store_env}
-                error = self._start(start, groups[start.lease], given)
+                self._waiting[lease] = Waiting(start, given, group, time.monotonic())
+        self._begin_placed(within_s=AT_ONCE_S)
+        return {lease: self._failed.pop(lease) for lease in asked & self._failed.keys()}
+
+    def _begin_placed(self, *, within_s: float) -> None:
+        """Begin those whose GPUs are there; hand back those that have waited too long for them."""
+        if not self._waiting:
+            return
+        until = time.monotonic() + within_s
+        for each in self._waiting.values():
+            if each.group is not None and (left_s := until - time.monotonic()) > 0:
+                each.group.wait(left_s)
+        placed = self._created()
+        for lease, each in list(self._waiting.items()):
+            try:
+                if lease in placed:
+                    greeted = self._greet(each.start)
+                    if isinstance(greeted, BrimfulError) and time.monotonic() - each.since < BUSY_S:
+                        continue  # nothing of it has begun, and an agent may have much to do
+                    del self._waiting[lease]
+                    error = greeted if isinstance(greeted, BrimfulError) else self._start(each, greeted)
+                    if error is not None:
+                        self._failed[lease] = error
+                elif each.group is None or (
+                    time.monotonic() - each.since > PLACED_S and lease not in self._created()
+                ):
+                    self._let_go(lease, "preempted_by_engine")
             except self._ray.exceptions.RayError as foreign:
-                error = WorldFailed(verbatim(str(foreign)[:300]))
-            if error is not None:
-                failed[start.lease] = error
-        return failed
+                self._waiting.pop(lease, None)
+                self._failed[lease] = WorldFailed(verbatim(str(foreign)[:300]))
+
+    def _let_go(self, lease: str, cause: Cause) -> None:
+        each = self._waiting.pop(lease)
+        self._never[lease] = (each, cause)
+        if each.group is not None:
+            self._ray.util.remove_placement_group(each.group)
 
     def _begun(self, starts: Sequence[Start]) -> set[str]:
         """Leases that were begun before. A gang of which only some were is ended: it can never be whole."""
-        answers = self._ask(list(self._alive()), "begun", [start.lease for start in starts])
+        asked = [start.lease for start in starts]
+        answers = self._ask(list(self._alive()), "begun", asked, leases=len(asked))
         begun = {lease for found in answers.values() for lease in found}
         for start in starts:
             names = {name for name, _ in start.parts}
@@ -173,34 +260,31 @@ class Bridge:
                 self._ask(names, "stop", [start.lease], KILL_S)
         return begun
 
-    def _place(self, start: Start) -> Any:  # noqa: ANN401
+    def _place(self, lease: str, parts: Parts) -> Any:  # noqa: ANN401
         alive = self._alive()
-        if any(name not in alive for name, _ in start.parts):
+        if any(name not in alive for name, _ in parts):
             return None
         return self._ray.util.placement_group(
-            [{"GPU": len(gpus)} for _, gpus in start.parts],
-            bundle_label_selector=[{"ray.io/node-id": alive[name]["NodeID"]} for name, _ in start.parts],
-            name=f"{self._set.namespace}|{start.lease}|{','.join(name for name, _ in start.parts)}",
+            [{"GPU": len(gpus)} for _, gpus in parts],
+            bundle_label_selector=[{"ray.io/node-id": alive[name]["NodeID"]} for name, _ in parts],
+            name=f"{self._set.namespace}|{lease}|{','.join(name for name, _ in parts)}",
             lifetime="detached",
         )
 
-    def _start(
-        self,
-        start: Start,
-        group: Any,  # noqa: ANN401
-        given: Mapping[str, Any],
-    ) -> BrimfulError | None:
+    def _greet(self, start: Start) -> dict[str, Greeted] | BrimfulError:
+        names, before_s = [name for name, _ in start.parts], time.time()
+        answers = self._ask(names, "greet")
+        after_s = time.time()
+        if missing := [name for name in names if name not in answers]:
+            return WorldFailed(say("adapters.ray_no_agent", node=missing[0]))
+        skews = {name: ahead_s(each.at_s, before_s, after_s) for name, each in answers.items()}
+        return {name: Greeted(each.port, skews[name]) for name, each in answers.items()}
+
+    def _start(self, waiting: Waiting, greeted: Mapping[str, Greeted]) -> BrimfulError | None:
+        start = waiting.start
         names = [name for name, _ in start.parts]
-        if group is None or not group.wait(PLACED_S):
-            if group is not None:
-                self._ray.util.remove_placement_group(group)
-            return CannotStart(say("adapters.ray_not_placed", lease=start.lease, nodes=", ".join(names)))
-        devices = self._devices(start.parts, group)
-        alive = self._alive()
-        port = self._ask(names[:1], "port").get(names[0])
-        if port is None or len(alive.keys() & set(names)) < len(set(names)):
-            return WorldFailed(say("adapters.ray_no_agent", node=names[0]))
-        master = (alive[names[0]]["NodeManagerAddress"], port)
+        devices, alive = self._devices(start.parts, waiting.group), self._alive()
+        master = (alive[names[0]]["NodeManagerAddress"], greeted[names[0]].port)
         asked = {}
         for rank, (name, gpus) in enumerate(start.parts):
             part = Part(
@@ -209,7 +293,8 @@ class Bridge:
                 len(names),
                 devices[rank],
                 master,
-                **given,
+                skew_s=greeted[name].skew_s,
+                **waiting.given,
             )
             asked[name] = self._agent(name, alive).start.remote(part)
         failed = [
@@ -237,74 +322,120 @@ class Bridge:
 
     def stop(self, leases: Sequence[str], grace_s: int) -> dict[str, BrimfulError]:
         failed: dict[str, BrimfulError] = {}
-        for answer in self._ask(list(self._alive()), "stop", list(leases), grace_s).values():
+        for lease in self._waiting.keys() & set(leases):
+            self._let_go(lease, "stopped_by_us")
+        told = self._ask(list(self._alive()), "stop", list(leases), grace_s, leases=len(leases))
+        for answer in told.values():
             failed |= answer
         return failed
 
     def warn(self, lease: str, until_s: int | None) -> None:
         self._ask(list(self._alive()), "warn", lease, until_s)
 
-    def observe(self, leases: Collection[str]) -> list[Observation]:
+    def observe(self, leases: Mapping[str, Sequence[str]]) -> list[Observation]:
+        """`leases`: with the nodes that they were sent to."""
+        self._begin_placed(within_s=0)
         alive, held = self._alive(), self._held()
-        answers = self._ask(list(alive), "observe", list(leases))
+        self._leave_drained(alive, held)
+        answers = self._ask(list(alive), "observe", list(leases), leases=len(leases))
         parts: dict[str, dict[int, tuple[str, Seen]]] = {lease: {} for lease in leases}
-        for name, (seen, living) in answers.items():
+        self._noticed = {name: said for name, (*_, said) in answers.items() if said is not None}
+        for name, (seen, living, _) in answers.items():
             for each in seen:
                 parts[each.observation.lease][each.rank] = (name, each)
-            self._end_orphans(name, set(living) - set(leases))
+            if late := self._orphans.late(name, set(living) - set(leases)):
+                self._ask([name], "stop", late, KILL_S)
         all_answered = answers.keys() == alive.keys()
-        looks = (self._look_at(lease, those, held.get(lease), alive) for lease, those in parts.items())
+        self._never = {lease: each for lease, each in self._never.items() if lease in parts}
+        unplaced = [
+            *(_not_placed(each) for lease, each in self._waiting.items() if lease in parts),
+            *(_not_placed(each, cause) for each, cause in self._never.values()),
+        ]
+        for each in unplaced:
+            del parts[each.lease]
+        away = self._away(leases, held, alive)
+        looks = (
+            self._look_at(lease, those, held.get(lease), [n for n in leases[lease] if n not in alive])
+            for lease, those in parts.items()
+            if lease not in away
+        )
         found = [each for each in looks if each is not None]
         if all_answered:
-            living = {lease for _, those in answers.values() for lease in those}
+            self._hold_again(parts, held)
+            living = {lease for _, those, _ in answers.values() for lease in those}
             for lease in held.keys() - set(leases) - living:  # it ended while we were away
                 self._ray.util.remove_placement_group(held[lease].group)
-            return found
+            return [*found, *unplaced]
         # Whoever did not answer may have the rest of a gang, or what seems to be nowhere.
-        whole = {lease for lease, those in parts.items() if those and len(those) == _ranks(those)}
-        return [each for each in found if each.lease in whole]
+        whole = {lease for lease, those in parts.items() if those and len(those) == ranks_of(those)}
+        return [*(each for each in found if each.lease in whole), *unplaced]
+
+    def _away(
+        self, leases: Mapping[str, Sequence[str]], held: Mapping[str, Held], alive: Collection[str]
+    ) -> set[str]:
+        """Leases of which nothing can be said yet: a head that lost its memory is back before its nodes."""
+        missing = {lease for lease, names in leases.items() if not set(names) <= set(alive)}
+        away, now = missing - held.keys(), time.monotonic()
+        self._away_since = {lease: self._away_since.get(lease, now) for lease in away}
+        return {lease for lease, since in self._away_since.items() if now - since < REJOIN_S}
+
+    def _leave_drained(self, alive: Mapping[str, dict[str, Any]], held: Mapping[str, Held]) -> None:
+        """Leases on nodes that Ray gives up at a known time save meanwhile, and go on elsewhere."""
+        ends_s = {name: ms / 1000 for name, ms in self._draining(alive).items() if ms}
+        for each in held.values():
+            if going := [name for name in each.nodes if name in ends_s]:
+                left_s = min(ends_s[name] for name in going) - time.time()
+                # One part of the time to save in, one for what was saved to be sent away.
+                self._ask(each.nodes, "leave", each.lease, max(KILL_S, int(left_s / SENDING)), going[0])
+
+    def _hold_again(self, parts: Mapping[str, Ranks], held: Mapping[str, Held]) -> None:
+        """A head that lost its memory has forgotten who has which GPUs; the jobs have gone on.
+
+        Ray chooses the GPUs by its own numbers: those with the lowest come first, as they did at first.
+        """
+        lost = [those for lease, those in parts.items() if lease not in held and _all_run(those)]
+        for those in sorted(lost, key=lambda those: min(each.devices for _, each in those.values())):
+            ranks = [those[rank] for rank in sorted(those)]
+            lease = ranks[0][1].observation.lease
+            wanted = tuple((name, tuple(range(len(each.devices)))) for name, each in ranks)
+            self._place(lease, wanted)
 
     def _look_at(
-        self,
-        lease: str,
-        those: Mapping[int, tuple[str, Seen]],
-        held: Held | None,
-        alive: Collection[str],
+        self, lease: str, those: Ranks, held: Held | None, lost: Sequence[str]
     ) -> Observation | None:
-        """What the lease is; a gang of which a part failed or was lost is ended before that is told."""
-        lost = [] if held is None else [name for name in held.nodes if name not in alive]
-        one = _merged(lease, those, lost=lost) or Observation(lease=lease, state="absent")
-        unfinished = [name for name, each in those.values() if each.observation.state != "ended"]
-        is_ending = bool(lost) or _one_failed(those)
-        if unfinished and is_ending:
-            # One that is on its way runs a moment later, and can be told to leave as the others are.
-            if not any(_is_on_its_way(each.observation) for _, each in those.values()):
-                self._ask(unfinished, "stop", [lease], KILL_S if lost else GRACE_S)
-            return None
-        if one.state == "ended" and held is not None:
+        one = look_at(lease, those, lost, lambda names, grace_s: self._ask(names, "stop", [lease], grace_s))
+        if one is not None and one.state == "ended" and held is not None:
             self._ray.util.remove_placement_group(held.group)
         return one
 
-    def _end_orphans(self, node: str, orphans: Collection[str]) -> None:
-        now = time.monotonic()
-        keys = {f"{node} {lease}": lease for lease in orphans}
-        for key in [key for key in self._living_since if key.startswith(f"{node} ") and key not in keys]:
-            del self._living_since[key]
-        late = [
-            lease for key, lease in keys.items() if now - self._living_since.setdefault(key, now) > ORPHAN_S
-        ]
-        if late:
-            self._ask([node], "stop", late, KILL_S)
-
     def log(self, lease: str, rank: int, offset: int, limit: int) -> LogPiece | None:
-        ranks = self._ask(list(self._alive()), "rank_of", lease)
-        node = next((name for name, found in ranks.items() if found == rank), None)
+        if lease in self._waiting:
+            self._begin_placed(within_s=0)
+            return LogPiece(0, b"", 0)
+        node = self._node_of(lease, rank)
         return None if node is None else self._ask([node], "log", lease, offset, limit).get(node)
 
     def sample(self, lease: str) -> bytes | None:
-        found = self._ask(list(self._alive()), "rank_of", lease)
-        node = next((name for name, rank in found.items() if rank == 0), None)
+        node = self._node_of(lease, rank=0)
         return None if node is None else self._ask([node], "sample", lease).get(node)
+
+    def _node_of(self, lease: str, rank: int) -> str | None:
+        """An agent that nobody had asked for long may have just ended itself: a new one is asked."""
+        for _ in range(2):
+            alive = list(self._alive())
+            ranks = self._ask(alive, "rank_of", lease)
+            node = next((name for name, found in ranks.items() if found == rank), None)
+            if node is not None or len(ranks) == len(alive):
+                return node
+        return None
+
+
+def _not_placed(waiting: Waiting, cause: Cause | None = None) -> Observation:
+    """`cause`: for which it will not begin any more."""
+    start = waiting.start
+    nodes = ", ".join(name for name, _ in start.parts)
+    said = say("adapters.ray_not_placed", lease=start.lease, nodes=nodes)
+    return Observation(lease=start.lease, state="ended" if cause else "waiting", problem=said, cause=cause)
 
 
 def _gpus() -> list[Any]:
@@ -313,71 +444,9 @@ def _gpus() -> list[Any]:
     return list(ray.get_gpu_ids())
 
 
-def _ranks(those: Mapping[int, tuple[str, Seen]]) -> int:
-    """How many the lease has, as each of its parts knows."""
-    return max((each.ranks for _, each in those.values()), default=1)
-
-
-def _is_on_its_way(seen: Observation) -> bool:
-    return seen.state == "absent" or (seen.state == "waiting" and seen.problem is None)
-
-
-def _one_failed(those: Mapping[int, tuple[str, Seen]]) -> bool:
-    """A gang ends whole: the others would wait for that one for ever."""
-    return any(each.observation.state == "ended" and each.observation.exit_code for _, each in those.values())
-
-
-def _merged(lease: str, those: Mapping[int, tuple[str, Seen]], *, lost: Sequence[str]) -> Observation | None:
-    """What a lease is, by what its parts are; None: there is no trace of it."""
-    if not those and not lost:
-        return None
-    seen = [each.observation for _, (_, each) in sorted(those.items())]
-    ranks = _ranks(those)
-    states = {each.state for each in seen}
-    started = min((each.started_s for each in seen if each.started_s is not None), default=None)
-    if lost and states <= {"ended"}:
-        ended = max((each.ended_s for each in seen if each.ended_s is not None), default=None)
-        said = say("adapters.ray_node_lost", node=", ".join(lost))
-        return Observation(
-            lease=lease, state="ended", started_s=started, ended_s=ended, problem=said, cause="node_lost"
-        )
-    if states == {"ended"}:
-        whole = _ended(lease, seen, started)
-        # Of a gang that our server left half-begun: it was not the job's fault.
-        return whole if len(those) == ranks else replace(whole, exit_code=None, cause="preempted_by_engine")
-    if states == {"absent"}:
-        return None
-    first = next((each for each in seen if each.state == "waiting"), seen[0] if seen else None)
-    if first is None or first.state in {"ended", "absent"} or len(those) < ranks:
-        return Observation(
-            lease=lease, state="waiting", problem=say("adapters.ray_parts", begun=len(those), of=ranks)
-        )
-    return replace(first, started_s=started)
-
-
-def _ended(lease: str, seen: Sequence[Observation], started: int | None) -> Observation:
-    codes = tuple(each.exit_code for each in seen)
-    ends = [(each.ended_s or 0, rank) for rank, each in enumerate(seen)]
-    # A rank that we stopped because another had failed is not the one that failed.
-    failed = [(seen[rank].cause != "failed", end, rank) for end, rank in ends if seen[rank].exit_code != 0]
-    rank = min(failed)[2] if failed else 0
-    first = seen[rank]
-    problem = first.problem
-    if failed and len(seen) > 1 and problem is not None:
-        problem = say("adapters.rank_failed", rank=rank, how=problem)
-    return Observation(
-        lease=lease,
-        state="ended",
-        started_s=started,
-        ended_s=max(end for end, _ in ends) or None,
-        exit_code=first.exit_code,
-        problem=problem,
-        kept_work_s=seen[0].kept_work_s,
-        cause=first.cause,
-        exit_codes=codes if len(codes) > 1 else (),
-        resumes_s=seen[0].resumes_s,
-        moved_bytes=sum(each.moved_bytes for each in seen),
-    )
+def _all_run(those: Ranks) -> bool:
+    is_whole = len(those) == ranks_of(those) and all(each.devices for _, each in those.values())
+    return bool(those) and is_whole and all(each.observation.state == "running" for _, each in those.values())
 
 
 def main(handle: int) -> int:

@@ -15,11 +15,12 @@ from typing import Any
 
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.lease_folders import facts, failing
 from brimful.adapters.engines.ray.bridge import Settings
 from brimful.adapters.files import identity, read_json, write_json
 from brimful.adapters.objects.store import below
 from brimful.adapters.sites import Site, Surroundings, options_of
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput, Said, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import os_words, say, verbatim
@@ -66,9 +67,10 @@ class RayEngine:
         self._process: subprocess.Popen[bytes] | None = None
         self.site = settings.node.site
         self._last: list[Node] = []
+        self._closed: Mapping[str, Said] = {}
 
     def nodes(self) -> Sequence[Node]:
-        found: list[Node] = self._ask("nodes")
+        found, self._closed = self._ask("nodes")
         if found != self._last:
             self._last = found
         return self._last
@@ -81,15 +83,32 @@ class RayEngine:
                 asked.append((each, self._kept_env(each.job), self._archive(each.job)))
             except CannotStart as error:
                 failed[each.lease] = error
+        for each, *_ in asked:
+            with failing("adapters.cannot_keep_environment", job=each.job.job):
+                self._placed(each.lease).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_json(self._placed(each.lease), {"nodes": [node for node, _ in each.parts]})
         return {**failed, **(self._ask("start", asked, self._store_env) if asked else {})}
+
+    def _placed(self, lease: str) -> Path:
+        """Where it is kept on which nodes a lease is: a head that lost its memory cannot tell."""
+        return self._folder / ".placed" / f"{lease}.json"
+
+    def _nodes_of(self, lease: str) -> list[str]:
+        return [str(each) for each in (facts(self._placed(lease)) or {}).get("nodes", ())]
 
     def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
         found: Failures = self._ask("stop", list(leases), grace_s)
         return found
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        found: list[Observation] = self._ask("observe", list(leases))
+        found: list[Observation] = self._ask("observe", {lease: self._nodes_of(lease) for lease in leases})
+        for each in found:
+            if each.state == "ended":
+                self._placed(each.lease).unlink(missing_ok=True)
         return found
+
+    def complaints(self) -> Mapping[str, Said]:
+        return self._closed
 
     def warn(self, lease: str, *, until_s: int | None) -> None:
         self._ask("warn", lease, until_s)
@@ -216,7 +235,7 @@ def ray_site(site: Site, given: Surroundings) -> RayEngine:
         f"brimful-{identity(given.folder)[:12]}",
         options.folder,
         node,
-        {"log_bytes": given.log_bytes, "store": site.checkpoints},
+        {"log_bytes": given.log_bytes, "store": site.checkpoints, "notices": site.notices},
         options.node_ip,
     )
     return RayEngine(

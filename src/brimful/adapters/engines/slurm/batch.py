@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.engines.users import JobUser
 from brimful.fleet.events import Parts
 
 SECOND_START, TOO_LATE = 213, 214  # exit codes of jobs that ran nothing
@@ -37,9 +38,19 @@ def components(parts: Parts) -> list[Component]:
 
 
 def flags(
-    name: str, folder: Path, those: Sequence[Component], options: SlurmOptions, *, kind: str
+    name: str,
+    folder: Path,
+    those: Sequence[Component],
+    options: SlurmOptions,
+    *,
+    kind: str,
+    user: JobUser | None = None,
 ) -> list[str]:
-    """For `sbatch`. Several components are one heterogeneous job: it begins whole or not at all."""
+    """For `sbatch`. Several components are one heterogeneous job: it begins whole or not at all.
+
+    `user`: whose job it is, where we are root; None: ours.
+    """
+    whose = [] if user is None else [f"--uid={user.uid}", f"--gid={user.gid}"]
     said: list[str] = []
     for each in those:
         typed = f"gpu:{kind}:{each.gpus}" if kind else f"gpu:{each.gpus}"
@@ -54,20 +65,28 @@ def flags(
             "--ntasks-per-node=1",
             f"--nodelist={','.join(each.nodes)}",
             f"--gres={typed}",
+            *whose,
             *options.flags(each.gpus),
         ]
     return said
 
 
-def script(folder: Path, *, count: int, python: str) -> str:
-    """`mkdir` is atomic on every file system clusters share. Only the runners are signalled to stop."""
-    here, groups = shlex.quote(str(folder)), f"--het-group=0-{count - 1} " if count > 1 else ""
+def script(folder: Path, *, nodes: int, count: int, python: str) -> str:
+    """`mkdir` is atomic on every file system clusters share.
+
+    On one node the batch process becomes the runner: without `srun`, Slurm's signals reach a job once.
+    """
+    here = shlex.quote(str(folder))
     rank = f"{shlex.quote(python)} -P -m brimful.adapters.engines.slurm.rank {here}"
-    return f"""#!/bin/sh
+    begin = f"""#!/bin/sh
 mkdir {here}/won || exit {SECOND_START}
 echo "$SLURM_JOB_ID" > {here}/won/id
 [ ! -e {here}/stop.json ] || exit {TOO_LATE}
-srun {groups}--mpi=none --kill-on-bad-exit=1 --export=ALL {rank}
+"""
+    if nodes == 1:
+        return f"{begin}exec {rank}\n"
+    groups = f"--het-group=0-{count - 1} " if count > 1 else ""
+    return f"""{begin}srun {groups}--mpi=none --kill-on-bad-exit=1 --export=ALL {rank}
 code=$?
 [ ! -s {here}/failed ] || read -r rank code < {here}/failed
 exit $code

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import re
+import secrets
+import shlex
+import shutil
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.text import (
+    HOLD_FIELDS,
+    HOLDING,
     JOB_FORMAT,
     NODE_FIELDS,
     WATCH_FORMAT,
     EndRow,
     ForeignRow,
+    HoldRow,
     JobRow,
     NodeRow,
     ends_from,
     everybodys_from,
+    holds_from,
     jobs_from,
+    marked,
     nodes_from,
     racks_from,
 )
-from brimful.errors import WorldFailed
-from brimful.language import Plain, Seconds, say, verbatim
+from brimful.adapters.engines.ssh import command as ssh
+from brimful.adapters.sites import Site
+from brimful.errors import BadInput, WorldFailed
+from brimful.language import Plain, Quoted, Seconds, Size, say, verbatim
 from brimful.scheduler.ports import CannotStart
 
 TIMEOUT_S = 30.0
 SHOWN_CHARS = 300
+MOST_BYTES = 256 << 20  # of what one prints: a million jobs
 MOST_IDS = 500  # in one command
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SLURM_CONF")
 # What a submission is refused for once and for all. Anything else may pass, as a busy controller does.
@@ -37,20 +55,38 @@ REFUSED = re.compile(
 )
 
 
+PROCTRACK = re.compile(r"^ProctrackType\s*=\s*(\S+)", re.MULTILINE)
+
+
 class Commands:
     """`run` raises WorldFailed; so a site that does not answer is never taken for one that has nothing."""
 
-    def __init__(self, partition: str) -> None:
-        self._partition = partition
+    def __init__(self, partition: str, through: Sequence[str] = (), users: Sequence[str] = ()) -> None:
+        """`through`: what stands before each command, where Slurm is not on this machine.
+
+        `users`: whom our jobs run as; none: as whoever runs this.
+        """
+        self._partition, self._through = partition, list(through)
+        self._whose = f"--users={','.join(users)}" if users else "--me"
 
     def nodes(self) -> list[NodeRow]:
         chosen = ("-p", self._partition) if self._partition else ()
-        return list(nodes_from(self.run("sinfo", "-h", "-N", *chosen, "-O", NODE_FIELDS)))
+        found = list(nodes_from(self.run("sinfo", "-h", "-N", *chosen, "-O", NODE_FIELDS)))
+        if not found:  # sinfo says nothing, and 0, of a partition that is not there
+            known = ", ".join(sorted(set(self.run("sinfo", "-h", "-o", "%R").split())))
+            said = say("slurm.no_nodes", partition=Quoted(self._partition), known=known)
+            raise WorldFailed(said if self._partition else say("slurm.no_gpus"), code="slurm_no_nodes")
+        return found
 
     def jobs(self, prefix: str) -> list[JobRow]:
-        """Ours that Slurm remembers: the controller sends those of our user only."""
-        text = self.run("squeue", "-h", "--me", "-t", "all", "-o", JOB_FORMAT)
-        return list(jobs_from(text, prefix=prefix))
+        """Ours that Slurm remembers: the controller sends those of our users only."""
+        mark = f"{secrets.token_hex(4)}|"  # nobody can have put it into a name
+        text = self.run("squeue", "-h", self._whose, "-t", "all", "-o", f"{mark}{JOB_FORMAT}")
+        return list(jobs_from(marked(text, mark), prefix=prefix))
+
+    def holds(self) -> list[HoldRow]:
+        """Who has GPUs now, in any partition: it may share its nodes with others."""
+        return list(holds_from(self.run("squeue", "-h", "-t", HOLDING, "-O", HOLD_FIELDS)))
 
     def everybodys(self) -> list[ForeignRow]:
         chosen = ("-p", self._partition) if self._partition else ()
@@ -61,6 +97,14 @@ class Commands:
             return racks_from(self.run("scontrol", "-o", "show", "topology"))
         except WorldFailed:
             return {}  # this site has no topology
+
+    def signals_reach_all(self) -> bool:
+        """Whether what Slurm signals is every process of a job, or only the group of the first."""
+        try:
+            found = PROCTRACK.search(self.run("scontrol", "show", "config"))
+        except WorldFailed:
+            found = None
+        return found is not None and found[1] != "proctrack/pgid"
 
     def ends(self, jobs: Sequence[str]) -> list[EndRow]:
         """What accounting kept of these, where the site keeps any: in a database, or in a file."""
@@ -79,9 +123,10 @@ class Commands:
                 raise CannotStart(error.said) from error
             raise
 
-    def signal_running(self, jobs: Sequence[str]) -> None:
-        """SIGTERM to what runs under `srun`; the batch shell lives on to tell how it ended."""
-        self._each(jobs, "--signal=TERM")
+    def wake(self, jobs: Sequence[str]) -> None:
+        """Have their runners look for what was written down. All of a job's processes get the signal, and
+        SIGURG is one that nobody heeds who does not wait for it."""
+        self._each(jobs, "--full", "--signal=URG")
 
     def cancel_pending(self, jobs: Sequence[str]) -> None:
         self._each(jobs, "--state=PENDING")
@@ -95,24 +140,76 @@ class Commands:
             self.run("scancel", "--quiet", *flags, *some, may_fail=True)
 
     def run(self, *command: str, given: str = "", may_fail: bool = False) -> str:
-        env = {key: os.environ[key] for key in PASSED_ON if key in os.environ}  # the server's secrets are not
+        names = (*PASSED_ON, *ssh.PASSED_ON) if self._through else PASSED_ON
+        env = {key: os.environ[key] for key in names if key in os.environ}  # the server's secrets are not
         env["TZ"] = "UTC"
+        full = [*self._through, shlex.join(("env", "TZ=UTC", *command))] if self._through else command
         try:
-            done = subprocess.run(
-                command, input=given, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-            )
+            done = _run(full, given, env)
         except subprocess.TimeoutExpired as error:
             said = say("slurm.too_slow", command=command[0], limit_s=Seconds(TIMEOUT_S))
             raise WorldFailed(said, code="slurm_silent") from error
         except OSError as error:
             said = say("slurm.no_command", command=command[0], error=error.strerror or str(error))
             raise WorldFailed(said, code="slurm_missing") from error
+        if len(done.stdout) > MOST_BYTES:
+            said = say("slurm.too_much", command=command[0], most=Size(MOST_BYTES))
+            raise WorldFailed(said, code="slurm_strange")
         words = done.stderr.strip()
+        if self._through and done.returncode == ssh.FAILED:
+            shown = verbatim(words.splitlines()[-1][-SHOWN_CHARS:] if words else "-")
+            raise WorldFailed(say("slurm.ssh_failed", words=shown), code="slurm_unreachable")
         if done.returncode and not (may_fail and "Unable to contact" not in words):
             shown = verbatim(words.splitlines()[-1][-SHOWN_CHARS:] if words else "-")
             said = say("slurm.failed", command=command[0], exit_code=Plain(done.returncode), words=shown)
             raise WorldFailed(said, code="slurm_failed")
         return done.stdout
+
+
+def _run(command: Sequence[str], given: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """With an end to how long it takes, and to how much of what it prints is read."""
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
+        asked.write(given.encode())
+        asked.seek(0)
+        with subprocess.Popen(
+            command, env=env, stdin=asked, stdout=subprocess.PIPE, stderr=said, process_group=0
+        ) as process:
+            late = threading.Event()
+
+            def end() -> None:  # with all that it started: who holds the pipe would keep us waiting
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+            def give_up() -> None:
+                late.set()
+                end()
+
+            timer = threading.Timer(TIMEOUT_S, give_up)
+            timer.start()
+            try:
+                assert process.stdout is not None
+                printed = process.stdout.read(MOST_BYTES + 1)
+                if len(printed) > MOST_BYTES:
+                    end()
+            finally:
+                timer.cancel()
+        if late.is_set():
+            raise subprocess.TimeoutExpired(command, TIMEOUT_S)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - SHOWN_CHARS * 4))
+        words = said.read().decode(errors="replace")
+    return subprocess.CompletedProcess(command, process.returncode, printed.decode(errors="replace"), words)
+
+
+def commands_at(site: Site, options: SlurmOptions, users: Sequence[str] = ()) -> Commands:
+    """On this machine, or over `ssh` on a login node."""
+    if not site.address:
+        return Commands(options.partition, users=users)
+    if not ssh.ADDRESS.fullmatch(site.address):
+        raise BadInput(say("sites.bad_value", site=site.site, key="address", value=Quoted(site.address[:60])))
+    # Short: the name of a socket has 107 characters at most.
+    sockets = Path(tempfile.mkdtemp(prefix="brimful-ssh-"))
+    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    return Commands(options.partition, ssh.ssh_to(site.address, *ssh.shared(sockets), *options.ssh), users)
 
 
 def _slices(jobs: Sequence[str]) -> Iterator[Sequence[str]]:

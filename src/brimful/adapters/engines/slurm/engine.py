@@ -25,8 +25,9 @@ from brimful.adapters.engines.devices import catalog_name
 from brimful.adapters.engines.isolation import NOTICE_MODE
 from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease, facts, failing, rank_env
 from brimful.adapters.engines.slurm import batch, look
-from brimful.adapters.engines.slurm.commands import Commands
+from brimful.adapters.engines.slurm.commands import Commands, commands_at
 from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.engines.slurm.tenants import Tenants, give_folder
 from brimful.adapters.engines.slurm.text import JobRow, NodeRow
 from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
@@ -40,58 +41,27 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 log = logging.getLogger("brimful")
 
 SUBMITS_AT_ONCE = 4  # sbatch is 55 a second one by one, 84 with four (22.05, measured)
+TAKEN_S = 300.0  # a node that its cloud takes back is gone by then, and Slurm has seen it
 HELD_S = 60.0  # nodes where Slurm kept a lease waiting are not offered again sooner
 LATE_S = 5  # past its grace, a job that its runner has not ended is ended by Slurm
 RACKS_S = 300.0
-# A node in one of these states takes no new job.
-CLOSED = frozenset(
-    [
-        "down",
-        "drain",
-        "draining",
-        "drained",
-        "fail",
-        "failing",
-        "error",
-        "unknown",
-        "maint",
-        "future",
-        "inval",
-        "blocked",
-        "reboot",
-        "perfctrs",
-        "power_down",
-        "powering_down",
-        "powered_down",
-        "power_up",
-        "powering_up",
-        "not_responding",
-        "no_respond",
-        "*",
-        "~",
-        "#",
-        "%",
-        "$",
-        "@",
-        "^",
-        "!",
-    ]
-)
 
 
 def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
     """For the entry point `slurm`."""
     options = options_of(site, SlurmOptions)
-    needs_nothing_else(replace(site, mode="run"))
+    needs_nothing_else(replace(site, mode="run", address=""))
+    runs_as = given.runs_as(1)
+    users = [] if runs_as is None else [user.name for user in runs_as.users.values()]
     return SlurmEngine(
         given.folder,
-        Commands(options.partition),
+        commands_at(site, options, users),
         options,
         site=site,
         microusd_per_gpu_hour=given.price_of(site),
         log_bytes=given.log_bytes,
         code=given.code,
-        runs_as=given.runs_as(1),
+        runs_as=runs_as,
         store=site.checkpoints,
         store_env=given.store_env_of(site),
     )
@@ -121,9 +91,13 @@ class SlurmEngine(LeaseFolders):
             runs_as=runs_as,
             store=store,
             store_env=store_env,
+            notices=site.notices,
         )
-        if runs_as is not None and runs_as.has_users:
-            raise BadInput(say("slurm.no_job_users", site=site.site))
+        self._tenants = Tenants({} if runs_as is None else runs_as.users, site=site.site)
+        if self._tenants.users:
+            if self._store_env:
+                raise BadInput(say("slurm.users_see_credentials", site=site.site))
+            self._tenants.let_in(root, Path(options.python or sys.executable))
         self._commands, self._options, self._described = commands, options, site
         self._price, self._clock = microusd_per_gpu_hour, clock
         self._prefix = f"brimful:{self.identity[:8]}:"
@@ -132,6 +106,8 @@ class SlurmEngine(LeaseFolders):
         self._racks: tuple[float, dict[str, str]] = (float("-inf"), {})
         self._jobs: dict[str, list[JobRow]] | None = None  # by lease, as of a poll that nobody has used yet
         self._on: Counter[str] = Counter()  # GPUs of ours on each node, as of the last poll
+        self._foreign: Counter[str] = Counter()  # and of others
+        self._hears: bool | None = None  # whether Slurm's signals reach every process of a job
         self._lived: set[str] = set()  # jobs that were not over at the last look
         self._told: dict[str, list[JobRow]] = {}  # leases that were told to run, and what Slurm said of them
         self._pending: dict[str, float] = {}  # since when we have seen it wait
@@ -139,6 +115,14 @@ class SlurmEngine(LeaseFolders):
         self._skews: dict[str, float] = {}
         self._closed: dict[str, Said] = {}
         self._complaints: dict[str, Said] = {}
+
+    def admit(self, tenant: str) -> None:
+        """Slurm keeps users apart: where each tenant has its own, they may share the site."""
+        if tenant not in self._tenants.users:
+            super().admit(tenant)
+
+    def _as_tenant(self, lease: str) -> contextlib.AbstractContextManager[None]:
+        return self._tenants.acting_in(self._folder(lease))
 
     # -- nodes -------------------------------------------------------------------------------------------
 
@@ -148,10 +132,8 @@ class SlurmEngine(LeaseFolders):
         self._jobs = self._poll()
         self._hold_lost_nodes()
         self._rows = {row.node: row for row in rows}
-        # A job of ours that ended or began between the two answers is not a stranger: count it if either
-        # poll saw it. What is overlooked by that is seen at the next.
-        ours = {name: max(before[name], self._on[name]) for name in self._rows}
-        found = [self._node(row, ours[row.node]) for row in rows if self._is_open(row)]
+        self._foreign = self._strangers(before)
+        found = [self._node(row) for row in rows if self._is_open(row)]
         if found != self._nodes:
             self._nodes = found
         return self._nodes
@@ -165,8 +147,24 @@ class SlurmEngine(LeaseFolders):
                 self._held |= {node: max(until, self._held.get(node, 0.0)) for node in row.nodes}
         self._lived = {row.name for row in rows if row.state in look.LIVING}
 
-    def _node(self, row: NodeRow, ours: int) -> Node:
-        taken = min(row.gpus.total, max(0, row.used - ours))
+    def _strangers(self, before: Counter[str]) -> Counter[str]:
+        """GPUs that others hold on each node. Where it is ours alone that changes, nobody else is asked for.
+
+        What is used less what is ours would do, if both were of one moment. It is the least that others have:
+        their jobs tell the rest, but not how one that has its GPUs unevenly has them on each node.
+        """
+        if all(row.used == self._on[name] == before[name] for name, row in self._rows.items()):
+            return Counter()
+        own = {row.number for rows in (self._jobs or {}).values() for row in rows}
+        held: Counter[str] = Counter()
+        for each in self._commands.holds():
+            if each.number not in own:
+                held.update(dict.fromkeys(each.nodes, -(-each.gpus // max(1, len(each.nodes)))))
+        least = {name: row.used - max(before[name], self._on[name]) for name, row in self._rows.items()}
+        return Counter({name: max(held[name], least[name], 0) for name in self._rows})
+
+    def _node(self, row: NodeRow) -> Node:
+        taken = min(row.gpus.total, self._foreign[row.node])
         if self._held.get(row.node, 0.0) > self._clock():
             taken = max(0, row.gpus.total - self._on[row.node])  # it is somebody's, whatever Slurm says
         return Node(
@@ -179,6 +177,7 @@ class SlurmEngine(LeaseFolders):
             rack=self._rack(row.node),
             tier=self._described.tier,
             owner=self._described.owner,
+            microusd_per_gib=self._described.microusd_per_gib,
             taken=tuple(range(taken)),
             chosen_by="count",
         )
@@ -187,7 +186,7 @@ class SlurmEngine(LeaseFolders):
         return catalog_name(self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu")
 
     def _is_open(self, row: NodeRow) -> bool:
-        closed = row.states & CLOSED
+        closed = row.states & look.CLOSED
         if "reserved" in row.states and not self._options.reservation:
             closed |= {"reserved"}
         if closed:
@@ -212,7 +211,10 @@ class SlurmEngine(LeaseFolders):
         jobs: dict[str, list[JobRow]] = {}
         on: Counter[str] = Counter()
         for row in self._commands.jobs(self._prefix):
-            jobs.setdefault(row.name.removeprefix(self._prefix), []).append(row)
+            lease = row.name.removeprefix(self._prefix)
+            if not self._tenants.is_owner(self._root / Path(lease).name, row.uid):
+                continue  # a tenant calls a job of its own as if it were another's lease
+            jobs.setdefault(lease, []).append(row)
             if row.state in look.LIVING - look.WAITING:
                 on.update(dict.fromkeys(row.nodes, row.gpus_per_node))
         self._on = on
@@ -225,13 +227,16 @@ class SlurmEngine(LeaseFolders):
         if not starts:
             return {}
         known, self._jobs = self._poll(), None
+        if self._hears is None:
+            self._hears = self._commands.signals_reach_all()
         begin = lambda start: self._start(start, known.get(start.lease, []))  # noqa: E731
         with ThreadPoolExecutor(SUBMITS_AT_ONCE) as pool:
             return each_lease(begin, {each.lease: each for each in starts}, pool.map)
 
     def _start(self, start: Start, known: Sequence[JobRow]) -> None:
         folder = self._folder(start.lease)
-        begun = any((folder / name).exists() for name in ("submitted.json", "won", "stop.json"))
+        with self._as_tenant(start.lease):
+            begun = any((folder / name).exists() for name in ("submitted.json", "won", "stop.json"))
         if begun:
             return
         if known:
@@ -246,9 +251,10 @@ class SlurmEngine(LeaseFolders):
             self._prepare(folder, start)
             job = self._submit(folder, start, kind="" if rows[0] is None else rows[0].gpus.kind)
         except (CannotStart, OSError) as error:
-            for order in folder.glob("ranks/*/order.json"):  # its environment may hold secrets
-                with contextlib.suppress(OSError):
-                    order.unlink()
+            with self._as_tenant(start.lease):
+                for order in folder.glob("ranks/*/order.json"):  # its environment may hold secrets
+                    with contextlib.suppress(OSError):
+                        order.unlink()
             if isinstance(error, OSError):
                 said = say(
                     "adapters.cannot_start_in", lease=start.lease, folder=folder, error=os_words(error)
@@ -260,22 +266,37 @@ class SlurmEngine(LeaseFolders):
     def _prepare(self, folder: Path, start: Start) -> None:
         names = [node for node, _ in start.parts]
         user, speed = self._user_of(start.job), start.job.rate(self._gpu_at(names[0]))
-        folder.mkdir(exist_ok=True, mode=0o700)
-        write_json(folder / "gang.json", {"nodes": names})
+        give_folder(folder, user)
+        if user is not None:
+            give_folder(self.checkpoint_folder(start.job.job), user)
+        code = self._code_of(start.job)
+        if code is not None and user is not None:
+            code = self._tenants.copy_code(code, folder)
         row = self._rows[names[0]]
         gang = {
             "BRIMFUL_WORLD_SIZE": str(len(names)),
             "MASTER_ADDR": row.address or names[0],
             **({"WORLD_SIZE": str(len(names))} if len(names) > 1 else {}),
         }
-        for rank, node in enumerate(names):
-            own = folder / "ranks" / str(rank)
-            own.mkdir(parents=True, exist_ok=True, mode=0o700)
-            order = self._order(start, own, user=user, speed=speed, env=gang)
-            order["ranks"] = [{"BRIMFUL_NODE": node, **rank_env(rank, len(names))}]
-            order |= {"gang": str(folder), "rank": rank, "readies": rank == 0}
-            reserve(own / "ended.json")
-            write_json(own / "order.json", order)
+        orders = [
+            {
+                **self._order(start, folder / "ranks" / str(rank), user=user, speed=speed, env=gang),
+                "ranks": [{"BRIMFUL_NODE": node, **rank_env(rank, len(names))}],
+                "gang": str(folder),
+                "rank": rank,
+                "readies": rank == 0,
+                "hears_engine": self._hears,
+                "code": code,
+            }
+            for rank, node in enumerate(names)
+        ]
+        with self._as_tenant(start.lease):
+            write_json(folder / "gang.json", {"nodes": names})
+            for rank, order in enumerate(orders):
+                own = folder / "ranks" / str(rank)
+                own.mkdir(parents=True, exist_ok=True, mode=0o700)
+                reserve(own / "ended.json")
+                write_json(own / "order.json", order)
 
     def _gpu_at(self, node: str) -> str:
         return next((each.gpu for each in self._nodes if each.node == node), "")
@@ -283,12 +304,19 @@ class SlurmEngine(LeaseFolders):
     def _submit(self, folder: Path, start: Start, *, kind: str) -> str:
         those = batch.components(start.parts)
         name = f"{self._prefix}{start.lease}"
-        script = batch.script(folder, count=len(those), python=self._options.python or sys.executable)
-        return self._commands.submit(batch.flags(name, folder, those, self._options, kind=kind), script)
+        python = self._options.python or sys.executable
+        script = batch.script(folder, nodes=len(start.parts), count=len(those), python=python)
+        user = self._tenants.users.get(start.job.tenant)
+        flags = batch.flags(name, folder, those, self._options, kind=kind, user=user)
+        return self._commands.submit(flags, script)
 
     def _write_submitted(self, folder: Path, start: Start, job: str) -> None:
         body = {"job": job, "at_s": int(time.time()), "nodes": [node for node, _ in start.parts]}
-        with failing("adapters.cannot_start_in", lease=start.lease, folder=folder):
+        body["gpus"] = [len(gpus) for _, gpus in start.parts]
+        with (
+            failing("adapters.cannot_start_in", lease=start.lease, folder=folder),
+            self._as_tenant(start.lease),
+        ):
             write_json(folder / "submitted.json", body)
 
     # -- stop --------------------------------------------------------------------------------------------
@@ -314,23 +342,25 @@ class SlurmEngine(LeaseFolders):
                 late.extend(its)
         if ids:
             self._commands.cancel_pending(ids)
-            self._commands.signal_running(ids)
+            self._commands.wake(ids)
         if late:
             self._commands.end(late)
         return failed
 
     def _deadline_s(self, lease: str) -> float:
-        found = (facts(self._folder(lease) / "stop.json") or {}).get("deadline_s")
+        with self._as_tenant(lease):
+            found = (facts(self._folder(lease) / "stop.json") or {}).get("deadline_s")
         return found if isinstance(found, int) else 0.0
 
     def _write_stop(self, lease: str, *, grace_s: int) -> bool:
         """Where nothing has begun too: a job that comes too late finds this. Whether it is new."""
         folder = self._folder(lease)
-        if (folder / "stop.json").exists():
-            return False
         stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
         with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
             folder.mkdir(exist_ok=True, mode=0o700)
+        with failing("adapters.cannot_ask_stop", lease=lease, folder=folder), self._as_tenant(lease):
+            if (folder / "stop.json").exists():
+                return False
             for rank in folder.glob("ranks/*"):  # first those that wait for it, so that all know their grace
                 write_json(rank / "stop.json", stop)
             write_json(folder / "stop.json", stop)
@@ -338,11 +368,11 @@ class SlurmEngine(LeaseFolders):
 
     def warn(self, lease: str, *, until_s: int | None) -> None:
         folder = self._folder(lease)
-        if (folder / "stop.json").exists():
-            return
-        for rank in folder.glob("ranks/*"):
-            path, notice = rank / "notice.json", {"deadline_s": until_s, "may_stay": True}
-            with failing("adapters.cannot_give_notice", lease=lease, folder=rank):
+        with self._as_tenant(lease), failing("adapters.cannot_give_notice", lease=lease, folder=folder):
+            if (folder / "stop.json").exists():
+                return
+            for rank in folder.glob("ranks/*"):
+                path, notice = rank / "notice.json", {"deadline_s": until_s, "may_stay": True}
                 if until_s is None:
                     path.unlink(missing_ok=True)
                 elif facts(path) != notice:
@@ -357,7 +387,8 @@ class SlurmEngine(LeaseFolders):
         forgotten: list[str] = []
         for lease in leases:
             try:
-                seen += self._look(lease, jobs.get(lease, []), forgotten)
+                with self._as_tenant(lease):
+                    seen += self._look(lease, jobs.get(lease, []), forgotten)
             except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
                 why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
                 found[lease] = say("adapters.cannot_look", lease=lease, why=why)
@@ -391,6 +422,7 @@ class SlurmEngine(LeaseFolders):
         self._pending.pop(lease, None)
         ranks = look.ranks_of(folder, self._count(folder, submitted))
         skew_s = self._skew(lease, submitted, ranks)
+        self._hold_taken(submitted, ranks)
         if row.state not in look.LIVING:
             yield look.ended(lease, folder, ranks, row.state, skew_s=skew_s)
         elif row.state == "COMPLETING" and self._is_clear(folder, ranks):
@@ -400,6 +432,13 @@ class SlurmEngine(LeaseFolders):
             if running is not None:
                 self._told[lease] = rows
             yield running or look.waiting(lease, "")
+
+    def _hold_taken(self, submitted: Mapping[str, Any] | None, ranks: Sequence[look.Rank]) -> None:
+        """Runners alone hear what a cloud says of a node; Slurm goes on offering it."""
+        for node, rank in zip((submitted or {}).get("nodes", ()), ranks, strict=False):
+            if look.is_taken(rank):
+                left_s = TAKEN_S - (time.time() - look.ended_s(rank))
+                self._held[node] = max(self._held.get(node, 0.0), self._clock() + left_s)
 
     def _is_clear(self, folder: Path, ranks: Sequence[look.Rank]) -> bool:
         """Whether its runners alone say how it ended: who was told to end, and not by us, Slurm sent away."""
@@ -439,33 +478,44 @@ class SlurmEngine(LeaseFolders):
         """Of leases that the controller has forgotten: what their runners and accounting kept."""
         ids = {}
         for lease in leases:
-            ids[lease] = str((facts(self._folder(lease) / "submitted.json") or {}).get("job", ""))
+            with self._as_tenant(lease):
+                ids[lease] = str((facts(self._folder(lease) / "submitted.json") or {}).get("job", ""))
         ends = (
             {row.job: row for row in self._commands.ends([job for job in ids.values() if job])} if ids else {}
         )
         for lease, job in ids.items():
-            folder = self._folder(lease)
-            ranks = look.ranks_of(folder, self._count(folder, None))
-            state = ends[job].state if job in ends else ""
-            yield look.ended(lease, folder, ranks, state, skew_s=self._skew(lease, None, ranks))
+            folder, state = self._folder(lease), ends[job].state if job in ends else ""
+            with self._as_tenant(lease):
+                ranks = look.ranks_of(folder, self._count(folder, None))
+                seen = look.ended(lease, folder, ranks, state, skew_s=self._skew(lease, None, ranks))
+            yield seen
 
     def _hand_back(self, leases: Collection[str], jobs: Mapping[str, Sequence[JobRow]]) -> None:
         """What Slurm keeps waiting behind others: its GPUs are not there, and elsewhere there may be some."""
         now, ids = self._clock(), []
         for lease in leases:
             since, rows = self._pending.get(lease), jobs.get(lease)
-            if since is None or not rows or now - since < self._options.pending_s:
-                continue
-            if any(row.state != "PENDING" for row in rows):
+            if since is None or not rows or any(row.state != "PENDING" for row in rows):
                 continue
             folder = self._folder(lease)
-            with contextlib.suppress(OSError):
+            with self._as_tenant(lease):
+                submitted = facts(folder / "submitted.json") or {}
+            taken = self._are_taken(submitted)
+            if not taken and now - since < self._options.pending_s:
+                continue
+            with contextlib.suppress(OSError), self._as_tenant(lease):
                 write_json(folder / "handed_back.json", {"reason": rows[0].reason})
                 ids.append(_base(rows[0].job))
-            for node in (facts(folder / "submitted.json") or {}).get("nodes", []):
-                self._held[node] = now + HELD_S
+            if not taken:  # for a reason that is not in our sight
+                self._held |= dict.fromkeys(submitted.get("nodes", []), now + HELD_S)
         if ids:
             self._commands.cancel_pending(ids)
+
+    def _are_taken(self, submitted: Mapping[str, Any]) -> bool:
+        """Whether others have the GPUs that it waits for."""
+        parts = zip(submitted.get("nodes", ()), submitted.get("gpus", ()), strict=False)
+        rows = ((self._rows.get(node), gpus) for node, gpus in parts)
+        return any(row and gpus > row.gpus.total - self._foreign[row.node] for row, gpus in rows)
 
     def seen_jobs(self) -> list[SeenJob]:
         """Of arrays each task; of those, and of heterogeneous jobs, each number once, with when it came."""
@@ -479,6 +529,9 @@ class SlurmEngine(LeaseFolders):
                 submitted_s=row.submitted_s,
                 started_s=row.started_s,
                 ended_s=row.ended_s,
+                places=row.places,
+                outcome=look.OUTCOMES.get(row.state, "unknown"),
+                held=row.state == "PENDING" and row.reason.startswith(look.HELD),
             )
             for row in self._commands.everybodys()
         ]
@@ -489,7 +542,7 @@ class SlurmEngine(LeaseFolders):
         return {**self._closed, **self._complaints}
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
-        with failing("adapters.cannot_read_log", lease=lease):
+        with failing("adapters.cannot_read_log", lease=lease), self._as_tenant(lease):
             place = self._folder(lease) / "ranks" / str(rank)
             return (
                 logs.read(place / "log", offset=offset, limit=limit)
@@ -499,7 +552,8 @@ class SlurmEngine(LeaseFolders):
 
     def sample(self, lease: str) -> bytes | None:
         place = self._folder(lease) / "ranks" / "0"
-        return samples.read_sample(place) if place.is_dir() else None
+        with self._as_tenant(lease):
+            return samples.read_sample(place) if place.is_dir() else None
 
 
 def _base(job: str) -> str:

@@ -23,6 +23,44 @@ WAITING, LIVING = NOT_BEGUN, NOT_OVER
 # Slurm sent it away: at its time limit too, since what it has kept goes on in the next lease.
 SENT_AWAY = frozenset({"PREEMPTED", "TIMEOUT", "CANCELLED", "DEADLINE", "REVOKED"})
 NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})
+# Of jobs that are only watched. Who was cancelled, preempted or ran out of time may have saved its work.
+OUTCOMES = {"COMPLETED": "kept", **dict.fromkeys((*NODE_LOST, "FAILED", "OUT_OF_MEMORY", "DEADLINE"), "lost")}
+HELD = ("Dependency", "JobHeld", "BeginTime", "JobArrayTaskLimit")  # reasons for which none could begin
+
+# A node in one of these states takes no new job.
+CLOSED = frozenset(
+    [
+        "down",
+        "drain",
+        "draining",
+        "drained",
+        "fail",
+        "failing",
+        "error",
+        "unknown",
+        "maint",
+        "future",
+        "inval",
+        "blocked",
+        "reboot",
+        "perfctrs",
+        "power_down",
+        "powering_down",
+        "powered_down",
+        "power_up",
+        "powering_up",
+        "not_responding",
+        "no_respond",
+        "*",
+        "~",
+        "#",
+        "%",
+        "$",
+        "@",
+        "^",
+        "!",
+    ]
+)
 
 
 class Rank(NamedTuple):
@@ -43,7 +81,8 @@ def ranks_of(folder: Path, count: int) -> list[Rank]:
 
 
 def waiting(lease: str, reason: str) -> Observation:
-    said = say("slurm.waits", reason=verbatim(reason)) if reason else say("slurm.begins")
+    known = reason not in ("", "None")  # before Slurm has looked at it
+    said = say("slurm.waits", reason=verbatim(reason)) if known else say("slurm.begins")
     return Observation(lease=lease, state="waiting", problem=said)
 
 
@@ -66,7 +105,7 @@ def ended(lease: str, folder: Path, ranks: Sequence[Rank], state: str, *, skew_s
     first, codes = first_failed(folder, ranks), [_code(rank) for rank in ranks]
     problem, cause = _why(folder, ranks, state, first)
     code = codes[first] if first is not None else (0 if set(codes) == {0} else None)
-    over_s = None if began_s is None else max(began_s, *(_last_seen_s(rank) for rank in ranks))
+    over_s = None if began_s is None else max(began_s, *(ended_s(rank) for rank in ranks))
     kept_s = None
     if began_s is not None and over_s is not None and ranks[0].started is not None:
         kept_s = kept_work_s(ranks[0].folder, ranks[0].started, ranks[0].ended or {}, over_s)
@@ -92,6 +131,11 @@ def is_told(rank: Rank) -> bool:
     return bool(rank.ended and rank.ended.get("told"))
 
 
+def is_taken(rank: Rank) -> bool:
+    """The cloud took its machine back."""
+    return bool(rank.ended and rank.ended.get("taken"))
+
+
 def first_failed(folder: Path, ranks: Sequence[Rank]) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         rank = int((folder / "failed").read_text(errors="replace").split()[0])
@@ -109,6 +153,8 @@ def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> 
     if (folder / "stop.json").exists():
         return _problem(ranks, first), "stopped_by_us"
     is_whole = all(rank.ended is not None for rank in ranks)
+    if by := next((rank for rank in ranks if is_taken(rank)), None):
+        return said_by_anybody((by.ended or {})["problem"]), "preempted_by_engine"
     by_itself = is_whole and not any(map(is_told, ranks))  # its end came before Slurm's
     if state in NODE_LOST and not by_itself:
         return say("slurm.node_lost"), "node_lost"
@@ -144,7 +190,7 @@ def _resumes_s(ranks: Sequence[Rank]) -> int | None:
     return _moment(found) if isinstance(found, int) else None
 
 
-def _last_seen_s(rank: Rank) -> int:
+def ended_s(rank: Rank) -> int:
     """When it ended, or the last proof that it lived."""
     if rank.ended is not None and isinstance(rank.ended.get("at_s"), int | float):
         return _moment(rank.ended["at_s"])

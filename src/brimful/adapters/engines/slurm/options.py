@@ -21,6 +21,7 @@ class SlurmOptions:
     gpu: str = ""  # the type of GPUs that the cluster gives no type
     gpu_types: Mapping[str, str] = field(default_factory=dict)  # the cluster's word -> ours
     pending_s: int = 5  # one that Slurm has not begun after so long is handed back
+    ssh: tuple[str, ...] = ()  # further flags of `ssh`, where the site has an address
     python: str = ""  # on the nodes, with brimful installed; empty: the one that runs the server
 
     def flags(self, gpus: int) -> list[str]:

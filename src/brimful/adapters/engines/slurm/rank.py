@@ -1,4 +1,4 @@
-"""One rank of a lease, as `srun` starts it on its node: find its place, then be its runner."""
+"""One rank of a lease, as Slurm starts it on its node: find its place, then be its runner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "
 
 
 def main(folder: Path) -> int:
-    """0 where it is written down how the rank ended: then the others end by themselves, not by `srun`."""
+    """Of a gang 0 where it is written down how the rank ended: then the others end by themselves, not by
+    `srun`. Of a single one what the job said, for `sacct`."""
     gang = read_json(folder / "gang.json") or {"nodes": []}
     rank = gang["nodes"].index(os.environ["SLURMD_NODENAME"])
     own = folder / "ranks" / str(rank)
@@ -32,7 +33,12 @@ def main(folder: Path) -> int:
         order["ranks"][0] |= {key: os.environ[key] for key in DEVICES if key in os.environ}
         write_json(own / "order.json", order)
     runner.main(own)
-    return 0 if (own / "ended.json").exists() else 1
+    ended = read_json(own / "ended.json")
+    if ended is None:
+        return 1
+    if len(gang["nodes"]) > 1 or ended["problem"] is None:
+        return 0
+    return ended["exit_code"] or runner.NOT_STARTED
 
 
 def _first_has_begun(folder: Path) -> bool:

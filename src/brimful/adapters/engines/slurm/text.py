@@ -16,14 +16,17 @@ from brimful.language import Quoted, say
 
 MOST_HOSTS = 100_000
 GPU = re.compile(r"(?:^|[,/:])gpu(?::(?P<kind>[A-Za-z][\w.+-]*))?:(?P<total>\d+)")
+ALLOCATED = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
 
 # Widths that nothing is cut at; a suffix parts them, since a reason may hold spaces.
 NODE_FIELDS = "NodeList:128|,Gres:128|,GresUsed:128|,StateComplete:96|,NodeAddr:128|,Reason:256|"
-WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%j"
+WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%N|%r"  # without names, which may hold anything, ends of lines too
 NOT_BEGUN = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 NOT_OVER = NOT_BEGUN | {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-JOB_FORMAT = "%i|%T|%N|%b|%r|%j"  # the name last: a stranger's may hold anything
+JOB_FORMAT = "%i|%A|%T|%N|%b|%U|%r|%j"  # the name last: a stranger's may hold anything
+HOLD_FIELDS = "JobID:24|,NumNodes:12|,tres-alloc:256|,NodeList:2048|"
+HOLDING = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
 
 
 class Gpus(NamedTuple):
@@ -42,11 +45,21 @@ class NodeRow(NamedTuple):
 
 class JobRow(NamedTuple):
     job: str  # the number; of a heterogeneous job, its first
+    number: str  # of each of its parts another
     state: str
     nodes: tuple[str, ...]
     gpus_per_node: int
     reason: str
+    uid: int
     name: str
+
+
+class HoldRow(NamedTuple):
+    """What a job of anybody has been given."""
+
+    number: str
+    gpus: int  # in all
+    nodes: tuple[str, ...]
 
 
 class ForeignRow(NamedTuple):
@@ -59,6 +72,9 @@ class ForeignRow(NamedTuple):
     submitted_s: int
     started_s: int | None
     ended_s: int | None
+    places: tuple[str, ...]
+    state: str
+    reason: str
 
 
 class EndRow(NamedTuple):
@@ -98,30 +114,53 @@ def gpus_in(gres: str, kind: str | None = None) -> Gpus:
 
 def jobs_from(text: str, *, prefix: str) -> Iterator[JobRow]:
     """Of `squeue -h -t all -o JOB_FORMAT`: those whose name begins so."""
-    for line in text.splitlines():
-        fields = line.split("|", 5)
-        if len(fields) < 6:
+    for line in text.split("\n"):
+        if not line:
+            continue
+        fields = line.split("|", 7)
+        if len(fields) < 8 or not fields[5].isdecimal():
             raise _strange("squeue", line)
-        job, state, nodes, gres, reason, name = fields
+        job, number, state, nodes, gres, uid, reason, name = fields
         if name.startswith(prefix):
-            yield JobRow(job, state, tuple(hosts(nodes)), gpus_in(gres).total, reason, name)
+            places = tuple(hosts(nodes))
+            yield JobRow(job, number, state, places, gpus_in(gres).total, reason, int(uid), name)
+
+
+def marked(text: str, mark: str) -> str:
+    """The lines that begin so, without the mark; others are what a job's name made look like lines."""
+    lines = (line for line in text.split("\n") if line.startswith(mark))
+    return "\n".join(line.removeprefix(mark) for line in lines)
+
+
+def holds_from(text: str) -> Iterator[HoldRow]:
+    """Of `squeue -h -t HOLDING -O HOLD_FIELDS`: those with GPUs."""
+    for line in text.splitlines():
+        fields = [each.strip() for each in line.split("|")]
+        if len(fields) < 4:
+            raise _strange("squeue", line)
+        found = ALLOCATED.search(fields[2])
+        if found:
+            yield HoldRow(fields[0], int(found[1]), tuple(hosts(fields[3])))
 
 
 def everybodys_from(text: str) -> Iterator[ForeignRow]:
     """Of `squeue -h -r -t all -o WATCH_FORMAT`, in UTC. The start of a job that waits is an estimate, the end
     of one that runs its time limit: neither has happened."""
     for line in text.splitlines():
-        fields = line.split("|", 8)
-        if len(fields) < 9:
+        fields = line.split("|", 9)
+        if len(fields) < 10:
             raise _strange("squeue", line)
-        job, state, user, nodes, gres, *times, _name = fields
+        job, state, user, nodes, gres, *times, places, reason = fields
         submitted_s, started_s, ended_s = map(_moment, times)
         if submitted_s is None or not nodes.isdigit():
             raise _strange("squeue", line)
         has_begun, is_over = state not in NOT_BEGUN, state not in NOT_OVER
         began_s = started_s if has_begun and (not is_over or started_s != ended_s) else None
         row_end_s = ended_s if is_over else None
-        yield ForeignRow(job, user, gpus_in(gres), int(nodes), submitted_s, began_s, row_end_s)
+        names = () if began_s is None else tuple(hosts(places))
+        yield ForeignRow(
+            job, user, gpus_in(gres), int(nodes), submitted_s, began_s, row_end_s, names, state, reason
+        )
 
 
 def _moment(text: str) -> int | None:

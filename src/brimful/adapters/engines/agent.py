@@ -1,0 +1,171 @@
+"""The local engine of one node of many: it runs the node's part of every lease for whoever asks it.
+
+Ray keeps it in an actor, the ssh engine at the other end of a connection. A lease's folder and its runner
+outlive it, so whatever happened is found again by the next agent on the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.engines.lease_folders import facts
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.files import read_json, write_json
+from brimful.errors import BrimfulError, Said
+from brimful.files import write_whole
+from brimful.fleet.job import Job
+from brimful.fleet.state import Node
+from brimful.language import say
+from brimful.scheduler.ports import Observation, Start
+
+
+class Part(NamedTuple):
+    """One rank of a lease: what its node has to be told of it."""
+
+    start: Start  # `parts` is this one alone
+    rank: int
+    ranks: int
+    devices: tuple[int, ...]  # as the node numbers them
+    master: tuple[str, int]
+    env: Mapping[str, str]  # the job's own, whose values may be secrets
+    archive: bytes | None = None  # packed code
+    store_env: Mapping[str, str] = {}
+    skew_s: float = 0.0  # how far this node's clock is ahead
+
+
+class Seen(NamedTuple):
+    rank: int
+    ranks: int
+    devices: tuple[int, ...]
+    observation: Observation
+
+
+class Greeting(NamedTuple):
+    port: int  # one that nobody listens at
+    at_s: float  # by this node's clock
+
+
+class _NodeEngine(LocalEngine):
+    """Runs one rank, which has its place in a gang from whoever placed it."""
+
+    parts: dict[str, Part]
+
+    def _local_order(self, start: Start) -> dict[str, Any]:
+        order: dict[str, Any] = super()._local_order(start)
+        part = self.parts[start.lease]
+        address, port = part.master
+        order["env"] |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        order["env"]["BRIMFUL_WORLD_SIZE"] = str(part.ranks)
+        rank = {**order["ranks"][0], "BRIMFUL_RANK": str(part.rank)}
+        rank["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, part.devices))
+        if part.ranks > 1:
+            order["env"]["WORLD_SIZE"] = str(part.ranks)
+            rank |= {"RANK": str(part.rank), "LOCAL_RANK": "0"}
+        order["ranks"] = [rank]
+        order["store_env"] = dict(part.store_env)
+        if part.rank:
+            order["store"] = ""  # the first rank's node sends; the others fetch what they find
+            if self._store and not order["checkpoints_from"]:
+                order["checkpoints_from"] = self.checkpoints(start.job.job)
+        return order
+
+    def checkpoint_folder(self, job: str) -> Path:
+        """Without a store nodes share what is on a disk that they share."""
+        return super().checkpoint_folder(job) if self._store else self._root.parent / ".checkpoints" / job
+
+    def _kept_env(self, job: Job) -> Mapping[str, str]:
+        return next(part.env for part in self.parts.values() if part.start.job is job)
+
+    def _code_of(self, job: Job) -> dict[str, str] | None:
+        if not job.code:
+            return None
+        return {"archive": str(self._root / ".code" / f"{job.code}.tar"), "code": job.code}
+
+
+class NodeAgent:
+    """Every call may be repeated."""
+
+    def __init__(self, root: str, node: Node, settings: Mapping[str, Any]) -> None:
+        os.environ["BRIMFUL_DETACH"] = "1"  # whoever started the agent may end its children with it
+        self._root = Path(root).expanduser() / node.node
+        self._engine = _NodeEngine(self._root, [node], site=node.site, **settings)
+        self._engine.parts = {}
+        self.asked = time.monotonic()  # when it was last looked at
+
+    def greet(self) -> Greeting:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return Greeting(probe.getsockname()[1], time.time())
+
+    def start(self, part: Part) -> BrimfulError | None:
+        lease = part.start.lease
+        with contextlib.suppress(FileExistsError):
+            (self._root / lease).mkdir(mode=0o700)
+        if not (self._root / lease / "part.json").exists():
+            own = {"rank": part.rank, "ranks": part.ranks, "devices": part.devices, "skew_s": part.skew_s}
+            write_json(self._root / lease / "part.json", own)
+        if part.archive is not None:
+            (self._root / ".code").mkdir(exist_ok=True, mode=0o700)
+            write_whole(self._root / ".code" / f"{part.start.job.code}.tar", part.archive, mode=0o600)
+        self._engine.parts = {lease: part}
+        failed = self._engine.start([part.start])
+        self._engine.parts = {}
+        return failed.get(lease)
+
+    def begun(self, leases: Collection[str]) -> list[str]:
+        """Those of which it has a trace: they ran, run, or never will."""
+        marks = ("started.json", "ended.json", "stop.json")
+        return [lease for lease in leases if any((self._root / lease / mark).exists() for mark in marks)]
+
+    def stop(self, leases: Collection[str], grace_s: int) -> Mapping[str, BrimfulError]:
+        return dict(self._engine.stop(list(leases), grace_s=grace_s))
+
+    def leave(self, lease: str, grace_s: int, node: str) -> None:
+        """The engine sends it away: `node` is drained. Told as a stop is, and not taken for one of ours."""
+        folder = self._root / lease
+        if (folder / "part.json").exists() and not (folder / "stop.json").exists():
+            write_json(folder / "drained.json", {"node": node})
+            self._engine.stop([lease], grace_s=grace_s)
+
+    def observe(self, leases: Collection[str]) -> tuple[list[Seen], list[str], Said | None]:
+        """News of those that have a part here; which leases live here at all; why nothing more should."""
+        self.asked = time.monotonic()
+        here: dict[str, Mapping[str, Any]] = {}
+        for lease in leases:
+            with contextlib.suppress(BrimfulError, OSError):
+                if (found := read_json(self._root / lease / "part.json")) is not None:
+                    here[lease] = found
+        # One that is on its way is not told of; whoever puts a gang together must know that it is there.
+        told = {lease: Observation(lease=lease, state="waiting") for lease in here}
+        told |= {each.lease: each for each in self._engine.observe(list(here))}
+        seen = [self._seen(here[each.lease], each) for each in told.values()]
+        return seen, self._engine.living(), self._engine.under_notice()
+
+    def _seen(self, part: Mapping[str, Any], told: Observation) -> Seen:
+        told = replace(told, skew_s=float(part.get("skew_s", 0.0)))
+        drained = facts(self._root / told.lease / "drained.json")
+        if drained and told.cause == "stopped_by_us":
+            told.cause, told.exit_code = "preempted_by_engine", told.exit_code or None
+            told.problem = say("adapters.ray_drained", node=str(drained.get("node")))
+        return Seen(int(part["rank"]), int(part["ranks"]), tuple(part.get("devices", ())), told)
+
+    def warn(self, lease: str, until_s: int | None) -> None:
+        self._engine.warn(lease, until_s=until_s)
+
+    def rank_of(self, lease: str) -> int | None:
+        found = read_json(self._root / lease / "part.json")
+        return None if found is None else int(found["rank"])
+
+    def log(self, lease: str, offset: int, limit: int) -> LogPiece:
+        return self._engine.log(lease, offset=offset, limit=limit)
+
+    def sample(self, lease: str) -> bytes | None:
+        return self._engine.sample(lease)

@@ -1,0 +1,1 @@
+"""Kubernetes as a site: one Pod for each rank of a lease."""

@@ -1,0 +1,540 @@
+"""The Kubernetes engine: brimful decides on which nodes a lease runs, Kubernetes runs it there.
+
+A lease is a record (a ConfigMap), a Secret with its order and one Pod for each rank (manifests.py). In a
+Pod is the runner that every engine has (rank.py). Whatever is needed after a restart is in the cluster; the
+site's folder here keeps logs and the environments of jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+from brimful.adapters.capabilities import LogPiece, SeenJob
+from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.kubernetes import inventory, look, manifests, watched
+from brimful.adapters.engines.kubernetes.client import Api, Rejected, Thing
+from brimful.adapters.engines.kubernetes.look import Rank
+from brimful.adapters.engines.kubernetes.manifests import Place, Record
+from brimful.adapters.engines.kubernetes.options import KubernetesOptions, toleration, volume
+from brimful.adapters.engines.kubernetes.records import Records
+from brimful.adapters.engines.kubernetes.spool import Spool
+from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease
+from brimful.adapters.objects.store import below
+from brimful.adapters.sites import Site, Surroundings, options_of
+from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.fleet.arrays import task_env
+from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.state import Node
+from brimful.language import Size, say, verbatim
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
+
+log = logging.getLogger("brimful")
+
+AT_ONCE = 8  # requests side by side
+TRIES = 5  # to change a record that others change too
+HELD_S = 60.0  # nodes where a lease was kept waiting are not offered again sooner
+SLOW_LIST_S, REST = 0.2, 10  # a list of everybody's Pods that takes longer rests so many times as long
+PULLS = 8  # running ranks whose logs are brought at each look
+ORPHAN_S = 60.0  # a lease that nobody asks for so long is nobody's
+KEPT_S, SWEEP_S = 7 * 86400, 3600.0  # records of leases that are over, and how often the old ones go
+CODE_BYTES = 16 * manifests.PIECE_BYTES  # of packed code, which the cluster's own database has to hold
+
+
+def kubernetes_site(site: Site, given: Surroundings) -> KubernetesEngine:
+    """For the entry point `kubernetes`."""
+    options = options_of(site, KubernetesOptions)
+    for each in options.tolerations:
+        toleration(each)
+    for path, source in options.volumes.items():
+        volume(path, source, "volume")
+    if site.address:
+        raise BadInput(say("sites.no_address", site=site.site, engine=site.engine))
+    if not options.image and site.mode == "run":
+        raise BadInput(say("sites.option_missing", site=site.site, engine=site.engine, key="image"))
+    return KubernetesEngine(
+        given.folder,
+        options,
+        site=site,
+        microusd_per_gpu_hour=given.price_of(site),
+        log_bytes=given.log_bytes,
+        code=given.code,
+        store_env=given.store_env_of(site),
+    )
+
+
+class KubernetesEngine(LeaseFolders):
+    def __init__(
+        self,
+        root: Path,
+        options: KubernetesOptions,
+        *,
+        site: Site,
+        microusd_per_gpu_hour: int,
+        log_bytes: int,
+        code: CodeStore | None = None,
+        store_env: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(
+            root,
+            site=site.site,
+            log_bytes=log_bytes,
+            code=code,
+            runs_as=None,
+            store=site.checkpoints,
+            store_env=store_env,
+        )
+        self._options, self._described, self._price, self._clock = options, site, microusd_per_gpu_hour, clock
+        self._api = Api(
+            site=site.site,
+            kubeconfig=options.kubeconfig,
+            context=options.context,
+            namespace=options.namespace,
+        )
+        self._spool = Spool(root, self._api, log_bytes=log_bytes)
+        self.deployment = options.deployment or self.identity[:12]
+        self._records = Records(self._api, self.deployment, sends=bool(site.checkpoints))
+        self._tolerations = [toleration(each) for each in options.tolerations]
+        self._places: dict[str, Place] = {}
+        self._nodes: Sequence[Node] = []
+        self._gone: dict[str, int | None] = {}  # nodes that Kubernetes has given up, and when it did
+        self._known_nodes: set[str] = set()
+        self._has_looked = False  # at the nodes, since leases were last looked at
+        self._everybodys: tuple[float, list[Thing]] = (float("-inf"), [])  # until when it will do
+        self._over: dict[str, Observation] = {}  # leases that are over, as their records say
+        self._unasked: dict[str, float] = {}  # open leases that nobody asks for, since when
+        self._waiting: dict[str, float] = {}  # since when a lease waits for the same thing
+        self._held: dict[str, float] = {}  # until when a node is not offered
+        self._pulled = 0
+        self._swept = float("-inf")
+        self._closed: dict[str, Said] = {}
+        self._complaints: dict[str, Said] = {}
+
+    # -- nodes -------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[Node]:
+        things, self._has_looked = self._see_nodes(), True
+        pods = self._bound_pods()
+        # Where nothing is ours, nothing of ours is asked for: looking needs no rights but to look.
+        lives = (
+            {record.name for record in self._records.all(is_open=True)}
+            if self._described.mode == "run"
+            else set()
+        )
+        taken = inventory.held(pod for pod in pods if not self._is_living(pod, lives))
+        ours = inventory.held(pod for pod in pods if self._is_living(pod, lives))
+        self._closed = {}
+        self._places = {}
+        found = []
+        for node in things:
+            name = node["metadata"]["name"]
+            places = list(inventory.places(node, self._options))
+            closed = inventory.why_closed(node, self._tolerations)
+            if closed and places:
+                self._closed[name] = say("kubernetes.node_closed", node=name, reason=verbatim(closed))
+            self._places |= {own: place for own, place, _ in places}
+            if not closed:
+                for own, place, gpus in places:
+                    others = min(gpus, taken[place])
+                    if self._held.get(own, 0.0) > self._clock():
+                        others = max(0, gpus - ours[place])  # it is somebody's, whatever is said to be free
+                    found.append(self._node(node, own, place, gpus=gpus, taken=others))
+        if found != self._nodes:
+            self._nodes = found
+        return self._nodes
+
+    def _see_nodes(self) -> list[Thing]:
+        found = self._api.nodes()
+        self._known_nodes = {node["metadata"]["name"] for node in found}
+        silent = [node for node in found if inventory.is_silent(node)]
+        self._gone = {node["metadata"]["name"]: inventory.silent_since_s(node) for node in silent}
+        return [node for node in found if inventory.is_selected(node, self._options)]
+
+    def _node(self, node: Thing, name: str, place: Place, *, gpus: int, taken: int) -> Node:
+        labels = node["metadata"].get("labels") or {}
+        return Node(
+            site=self.site,
+            node=name,
+            gpu=inventory.gpu_type(node, place.resource, self._options),
+            gpus=gpus,
+            microusd_per_gpu_hour=self._price,
+            declared=False,
+            rack=labels.get(self._options.rack_label, "") if self._options.rack_label else "",
+            tier=self._described.tier,
+            owner=self._described.owner,
+            taken=tuple(range(taken)),
+            chosen_by="count",
+            microusd_per_gib=self._described.microusd_per_gib,
+        )
+
+    def _is_living(self, pod: Thing, lives: Collection[str]) -> bool:
+        """Whether it holds its GPUs for a lease of ours that is not over."""
+        labels = pod["metadata"].get("labels") or {}
+        of = pod["metadata"]["name"].rpartition("-")[0]
+        return (
+            pod["metadata"].get("namespace") == self._api.namespace
+            and labels.get(manifests.DEPLOYMENT) == self.deployment
+            and of in lives
+        )
+
+    def _bound_pods(self) -> list[Thing]:
+        until, pods = self._everybodys
+        asked = self._clock()
+        if asked >= until:
+            pods = self._api.bound_pods()
+            took_s = self._clock() - asked
+            self._everybodys = (asked + REST * took_s if took_s > SLOW_LIST_S else asked, pods)
+        return pods
+
+    # -- start -------------------------------------------------------------------------------------------
+
+    def start(self, starts: Sequence[Start]) -> Failures:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return each_lease(self._start, {each.lease: each for each in starts}, pool.map)
+
+    def _start(self, start: Start) -> None:
+        found = self._records.find(start.lease)
+        if found is not None and found.state != "ordered":
+            return  # it was begun or ended before
+        self._check(start)
+        secrets = manifests.secrets(self.deployment, start.lease, self._order_of(start), self._archive(start))
+        if found is None:
+            speed = start.job.rate(self._gpu_at(start.parts[0][0])) if start.parts else 1.0
+            facts = {
+                "nodes": [node for node, _ in start.parts],
+                "at_s": int(time.time()),
+                "speed": speed * (start.job.spread_rate if len(start.parts) > 1 else 1.0),
+                "secrets": len(secrets),
+            }
+            found = self._records.write(start.lease, "ordered", facts, None)
+        if found is None:
+            return  # another server was quicker
+        pods = manifests.pods(
+            self.deployment,
+            start.lease,
+            start.parts,
+            self._places,
+            self._options,
+            namespace=self._api.namespace,
+            sends=bool(self._store),
+            secrets=len(secrets),
+        )
+        names = [pod["metadata"]["name"] for pod in pods]
+        try:
+            for thing in (*secrets, *pods):
+                self._api.create(thing)
+        except Rejected as error:
+            self._give_up(found, names, error)
+        released = self._records.write(start.lease, "released", found.facts, found)
+        if released is not None:
+            for name in names:
+                self._records.release(name)
+        elif (now := self._records.find(start.lease)) is not None and now.state in ("ending", "over"):
+            # It was stopped meanwhile: what we made has never run.
+            self._records.let_go(names, found.name, secrets=len(secrets))
+
+    def _give_up(self, record: Record, pods: Sequence[str], error: Rejected) -> NoReturn:
+        """The cluster does not want it, by a quota or a policy. Nothing of it has run, and nothing will."""
+        seen = Observation(lease=record.lease, state="ended", cause="preempted_by_engine", problem=error.said)
+        facts = {**record.facts, "over_s": int(time.time()), "ended": look.as_facts(seen)}
+        if self._records.write(record.lease, "over", facts, record) is not None:
+            self._records.let_go(pods, record.name, secrets=_secrets(record))
+        raise CannotStart(error.said) from error
+
+    def _check(self, start: Start) -> None:
+        if start.job.gpu_milli < WHOLE_GPU:
+            raise CannotStart(say("kubernetes.no_shares", site=self.site))
+        for node, gpus in start.parts:
+            place = self._places.get(node)
+            if place is None:
+                raise WorldFailed(say("kubernetes.node_unknown", node=node))
+            if len(gpus) > 1 and place.resource.startswith(inventory.MIG):
+                raise CannotStart(say("kubernetes.one_slice", resource=place.resource, gpus=len(gpus)))
+
+    def _gpu_at(self, node: str) -> str:
+        return next((each.gpu for each in self._nodes if each.node == node), "")
+
+    def _order_of(self, start: Start) -> dict[str, Any]:
+        job = start.job
+        return {
+            "lease": start.lease,
+            "command": list(job.command),
+            "folder": job.folder,
+            "code": job.code,
+            "env": {
+                **self._kept_env(job),
+                **task_env(job),
+                **self._mark(start.lease),
+                "PYTHONUNBUFFERED": "1",
+                "BRIMFUL_JOB": job.job,
+                "BRIMFUL_SUBMIT_DIR": job.folder,
+            },
+            "checkpoints": f"{self._options.folder}/{job.job}" if self._options.folder else "",
+            "store": below(self._store, job.job) if self._store else "",
+            "store_env": dict(self._store_env),
+            "checkpoints_from": start.checkpoints_from or None,
+            "kept_until_s": start.kept_until_s,
+            "grace_s": self._options.grace_s,
+        }
+
+    def _archive(self, start: Start) -> bytes | None:
+        found = self._code_of(start.job)
+        if found is None:
+            return None
+        archive = Path(found["archive"])
+        size = archive.stat().st_size
+        if size > CODE_BYTES:
+            raise CannotStart(say("kubernetes.code_too_large", size=Size(size), most=Size(CODE_BYTES)))
+        return archive.read_bytes()
+
+    def checkpoints(self, job: str) -> str:
+        """Nowhere, where neither a store nor a shared folder is named: then they go with the Pod."""
+        if self._store:
+            return below(self._store, job)
+        return f"{self._options.folder}/{job}" if self._options.folder else ""
+
+    # -- stop --------------------------------------------------------------------------------------------
+
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            stop = lambda lease: self._stop(lease, grace_s=grace_s)  # noqa: E731
+            return each_lease(stop, {lease: lease for lease in leases if lease not in self._over}, pool.map)
+
+    def _stop(self, lease: str, *, grace_s: int) -> None:
+        for _ in range(TRIES):
+            found = self._records.find(lease)
+            if found is None:
+                # One that has not begun never will: whoever wants to start it finds this.
+                seen = Observation(lease=lease, state="ended", cause="stopped_by_us")
+                facts = {"why": "stopped", "at_s": int(time.time()), "ended": look.as_facts(seen)}
+                if self._records.write(lease, "over", facts, None) is not None:
+                    self._over[lease] = seen
+                    return
+                continue
+            if found.state == "over":
+                return
+            if found.state != "ending" or found.facts.get("why") != "stopped":
+                found = self._records.write(lease, "ending", {**found.facts, "why": "stopped"}, found)
+                if found is None:
+                    continue
+            self._records.end(self._records.ranks(found, self._records.pods()), grace_s=grace_s)
+            return
+        raise WorldFailed(say("kubernetes.contended", lease=lease))
+
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        """Brought to its ranks by their kubelets, within about a minute."""
+        found = self._records.find(lease)
+        if found is None or found.state != "released":
+            return
+        told = "" if until_s is None else json.dumps({"deadline_s": until_s, "may_stay": True})
+        for pod in (rank.pod for rank in self._records.ranks(found, self._records.pods()) if rank.pod):
+            now = (pod["metadata"].get("annotations") or {}).get(manifests.NOTICE, "")
+            if now != told:
+                path = f"/metadata/annotations/{manifests.NOTICE.replace('/', '~1')}"
+                self._api.patch_pod(pod["metadata"]["name"], [{"op": "add", "path": path, "value": told}])
+
+    # -- observe -----------------------------------------------------------------------------------------
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        if not self._has_looked:
+            self._see_nodes()
+        self._has_looked = False
+        # Pods first: a record is there before its Pods, so one of a lease that is not open is over.
+        pods = self._records.pods()
+        records = {record.lease: record for record in self._records.all(is_open=True)}
+        found: dict[str, Said] = {}
+        seen: list[Observation] = []
+        for lease in leases:
+            try:
+                seen += self._look(lease, records.get(lease), pods)
+            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+                if isinstance(error, WorldFailed) and error.code == "kubernetes_failed":
+                    raise  # it is the site's trouble, not this lease's
+                why = error.said if isinstance(error, BrimfulError) else verbatim(repr(error)[:200])
+                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
+                if self._complaints.get(lease) != found[lease]:
+                    log.warning("%s", found[lease])
+        self._complaints = found
+        self._tidy(leases, records, pods)
+        return seen
+
+    def _look(self, lease: str, record: Record | None, pods: Sequence[Thing]) -> list[Observation]:
+        if lease not in self._over and record is None:
+            record = self._records.find(lease)
+            if record is not None and record.state == "over":
+                self._over[lease] = look.from_facts(record.facts["ended"])
+        if lease in self._over:
+            return [self._over[lease]]
+        if record is None or record.state == "ordered":
+            # Nothing of it has run. A start that was cut short is asked for again.
+            return [Observation(lease=lease, state="absent")]
+        ranks = self._records.ranks(record, pods)
+        lost = [rank.node for rank in ranks if not rank.is_over and self._is_gone(rank)]
+        if all(rank.is_over or rank.node in lost for rank in ranks):
+            return [self._close(record, ranks, lost)]
+        if record.state == "released":
+            self._records.release_late(ranks)
+            why, reason = self._why_end(lease, ranks, lost)
+            if why:
+                facts = {**record.facts, "why": why, "reason": reason}
+                record = self._records.write(lease, "ending", facts, record)
+                if record is None:  # somebody else was quicker: see at the next look
+                    return []
+        if record.state == "ending":  # also where we died after writing that
+            self._records.end(ranks, grace_s=self._options.grace_s)
+        return self._going(record, ranks)
+
+    def _is_gone(self, rank: Rank) -> bool:
+        return bool(rank.node) and (rank.node in self._gone or rank.node not in self._known_nodes)
+
+    def _why_end(self, lease: str, ranks: Sequence[Rank], lost: Sequence[str]) -> tuple[str, str]:
+        """For what a lease that goes on has to be ended by us: its code, and Kubernetes' words."""
+        if lost:
+            return "node_lost", ""
+        has_failed = any(rank.has_failed for rank in ranks)
+        if has_failed or any(rank.is_over and (rank.is_deleted or not rank.end) for rank in ranks):
+            # A gang ends whole: the others would wait for that one for ever.
+            return "rank_failed" if has_failed else "rank_gone", ""
+        unbound = next((rank.unbound for rank in ranks if not rank.node and rank.unbound), "")
+        stuck = next((rank.waits_for for rank in ranks if rank.node and rank.waits_for), "")
+        if not unbound and not stuck:
+            self._waiting.pop(lease, None)
+            return "", ""
+        waited_s = self._clock() - self._waiting.setdefault(lease, self._clock())
+        if unbound and waited_s >= self._options.pending_s:
+            return "handed_back", unbound
+        if stuck and waited_s >= self._options.begin_s:
+            return "stuck", stuck
+        return "", ""
+
+    def _going(self, record: Record, ranks: Sequence[Rank]) -> list[Observation]:
+        lease, words = record.lease, ""
+        begun = []
+        for i, rank in enumerate(ranks):
+            if rank.pod is not None and rank.has_begun and not self._spool.began(lease, i):
+                self._spool.bring(lease, i, rank.pod["metadata"]["name"])
+            begun.append(self._spool.began(lease, i))
+            words = words or rank.unbound or rank.waits_for
+        if not all(begun):
+            said = say("kubernetes.waits", reason=verbatim(words)) if words else say("kubernetes.begins")
+            return [Observation(lease=lease, state="waiting", problem=said)]
+        started_s = min(each["at_s"] for each in begun)
+        skew_s = self._skew(record, started_s)
+        return [
+            Observation(
+                lease=lease,
+                state="running",
+                started_s=started_s,
+                resumes_s=begun[0]["resumes_s"],
+                skew_s=skew_s,
+            )
+        ]
+
+    def _skew(self, record: Record, started_s: int) -> float:
+        """How far the node's clock is ahead of ours, at least: it cannot have begun before we ordered it,
+        nor after we saw that it had. Kept for its end, so that what it ran is measured by one clock."""
+        known = record.facts.get("skew_s")
+        if known is None:
+            ahead_s, behind_s = started_s - int(time.time()), started_s - int(record.facts["at_s"])
+            known = float(ahead_s if ahead_s > 1 else min(0, behind_s + 1))
+            self._records.write(record.lease, record.state, {**record.facts, "skew_s": known}, record)
+        return float(known)
+
+    def _close(self, record: Record, ranks: Sequence[Rank], lost: Sequence[str]) -> Observation:
+        """Bring what it printed, write down how it ended, and only then let its Pods go."""
+        for i, rank in enumerate(ranks):
+            if rank.pod is not None and rank.node and rank.node not in lost:
+                self._spool.bring(record.lease, i, rank.pod["metadata"]["name"])
+        keeps = bool(self._store or self._options.folder)
+        began = self._spool.began(record.lease, 0)
+        lost_at = {node: self._gone.get(node) for node in lost}
+        seen = look.ended(record, ranks, began=began, lost=lost_at, keeps=keeps)
+        facts = {**record.facts, "over_s": int(time.time()), "ended": look.as_facts(seen)}
+        if self._records.write(record.lease, "over", facts, record) is None:
+            again = self._records.find(record.lease)  # a stop came between, or another server closed it
+            if again is not None and again.state == "over":
+                seen = look.from_facts(again.facts["ended"])
+            else:
+                return Observation(lease=record.lease, state="waiting", problem=say("kubernetes.begins"))
+        self._over[record.lease] = seen
+        self._waiting.pop(record.lease, None)
+        self._spool.forget(record.lease)
+        if seen.cause == "preempted_by_engine":
+            # Somebody else is about to begin there, or it would be refused there again.
+            rest_s = HELD_S if seen.started_s is None else float(self._options.pending_s)
+            self._held |= dict.fromkeys(record.facts["nodes"], self._clock() + rest_s)
+        pods = [rank.pod["metadata"]["name"] for rank in ranks if rank.pod is not None]
+        self._records.let_go(pods, record.name, secrets=_secrets(record))
+        return seen
+
+    # -- besides -----------------------------------------------------------------------------------------
+
+    def _tidy(self, leases: Collection[str], records: Mapping[str, Record], pods: Sequence[Thing]) -> None:
+        """What nobody asks for: Pods of leases that are over, leases that nobody knows, old records."""
+        names = {record.name for record in records.values()}
+        for pod in pods:
+            of = pod["metadata"]["name"].rpartition("-")[0]
+            if of not in names and not (pod["metadata"].get("deletionTimestamp") and not _finalizers(pod)):
+                self._records.let_go([pod["metadata"]["name"]], of, secrets=manifests.secrets_of(pod))
+        now = self._clock()
+        orphans = records.keys() - set(leases)
+        self._unasked = {lease: self._unasked.get(lease, now) for lease in orphans}
+        late = [lease for lease, since in self._unasked.items() if now - since >= ORPHAN_S]
+        for lease in late:
+            if records[lease].state == "ending":
+                self._look(lease, records[lease], pods)
+            else:
+                self._stop(lease, grace_s=self._options.grace_s)
+        self._pull_some(leases, records, pods)
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            self._records.sweep(before_s=int(time.time()) - KEPT_S)
+        if len(self._over) > 2 * len(leases) + 1000:
+            self._over = {lease: seen for lease, seen in self._over.items() if lease in leases}
+
+    def _pull_some(
+        self, leases: Collection[str], records: Mapping[str, Record], pods: Sequence[Thing]
+    ) -> None:
+        """Kubelets keep the last 10 MiB or so of a log: bring what runs in turns."""
+        running = [
+            (record.lease, i, rank.pod["metadata"]["name"])
+            for record in records.values()
+            if record.lease in leases
+            for i, rank in enumerate(self._records.ranks(record, pods))
+            if rank.pod is not None and rank.status.get("phase") == "Running" and not self._is_gone(rank)
+        ]
+        if running:
+            first = self._pulled % len(running)
+            for each in (running * 2)[first : first + min(PULLS, len(running))]:
+                self._spool.bring(*each)
+            self._pulled = first + PULLS
+
+    def complaints(self) -> Mapping[str, Said]:
+        return {**self._closed, **self._complaints}
+
+    def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        if lease not in self._over:
+            pod = manifests.pod_name(manifests.name_of(self.deployment, lease), rank)
+            self._spool.bring(lease, rank, pod)
+        return self._spool.read(lease, rank, offset=offset, limit=limit)
+
+    def sample(self, lease: str) -> bytes | None:
+        """As of when its log was last brought."""
+        return self._spool.sample(lease)
+
+    def seen_jobs(self) -> Sequence[SeenJob]:
+        return watched.jobs_of(self._api.everybodys_pods(), self._options)
+
+
+def _secrets(record: Record) -> int:
+    return int(record.facts.get("secrets", 1))
+
+
+def _finalizers(pod: Thing) -> list[str]:
+    return list(pod["metadata"].get("finalizers") or [])

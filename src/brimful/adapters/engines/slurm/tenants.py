@@ -1,0 +1,80 @@
+"""Whose jobs are whose, where a server that is root submits them as their tenants' users (`--job-users`).
+
+A lease's folder is its tenant's then: its runner is that user's own process, and writes there. The server
+looks into it with that user's rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from brimful.adapters.engines.acting import acting_as, acting_as_owner
+from brimful.adapters.engines.lease_folders import failing
+from brimful.adapters.engines.users import JobUser
+from brimful.errors import BadInput
+from brimful.files import write_whole
+from brimful.language import say
+
+
+class Tenants:
+    def __init__(self, users: Mapping[str, JobUser], *, site: str) -> None:
+        self.users, self._site = users, site
+
+    def acting_in(self, folder: Path) -> contextlib.AbstractContextManager[None]:
+        return acting_as_owner(folder) if self.users else contextlib.nullcontext()
+
+    def is_owner(self, folder: Path, uid: int) -> bool:
+        """Whether this user has the lease of this folder. Without users, Slurm shows ours alone."""
+        if not self.users:
+            return True
+        try:
+            return folder.lstat().st_uid == uid
+        except OSError:
+            return False
+
+    def let_in(self, root: Path, python: Path) -> None:
+        """They must find their leases, and the Python that runs there."""
+        # setfsuid leaves these alone: by them a planted link could lead to what root's group may read.
+        if os.geteuid() == 0:
+            os.setgroups([])
+        with failing("adapters.folder_unusable", root=root):
+            for each in (root, root / ".checkpoints"):
+                each.mkdir(exist_ok=True)
+                each.chmod(0o711)
+        for user in self.users.values():
+            for path in (root, python):
+                if closed := _closed(path, user):
+                    said = say("slurm.user_cannot_reach", site=self._site, user=user.name, path=closed)
+                    raise BadInput(said)
+
+    def copy_code(self, code: Mapping[str, str], folder: Path) -> dict[str, str]:
+        """Packed code is the server's own to read: a tenant's runner has a copy."""
+        packed = Path(code["archive"]).read_bytes()
+        with self.acting_in(folder):
+            write_whole(folder / "code.tar", packed, mode=0o600)
+        return {**code, "archive": str(folder / "code.tar")}
+
+
+def give_folder(folder: Path, user: JobUser | None) -> None:
+    """Made by us, in a folder that is ours alone to write in."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    if user is not None:
+        os.chown(folder, user.uid, user.gid, follow_symlinks=False)
+
+
+def _closed(path: Path, user: JobUser) -> Path | None:
+    """The first folder on the way there that the user may not enter; of what is not here nothing is known."""
+    way = [*reversed(path.parents), path, *reversed(path.resolve().parents), path.resolve()]
+    for folder, inside in itertools.pairwise(way):
+        with acting_as(user.uid, user.gid):
+            try:
+                inside.lstat()
+            except PermissionError:
+                return folder
+            except OSError:
+                return None
+    return None

@@ -1,0 +1,388 @@
+"""Plain machines: the agent of each runs its part of every lease, and what has to outlive them is kept here.
+
+A machine may be listed in the sites file, or made by a provider and taken back. What is kept here for each
+lease is where it was sent, and when it is over what it printed: the machine may be gone by then.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.code import CodeStore
+from brimful.adapters.engines import logs
+from brimful.adapters.engines.agent import Part, Seen
+from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.gangs import KILL_S, Orphans, Ranks, ahead_s, look_at
+from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease, facts, failing
+from brimful.adapters.engines.ssh import command as ssh
+from brimful.adapters.engines.ssh.connection import Connection, Machine
+from brimful.adapters.engines.ssh.wire import STRANGE, error_in, greeting_in, part_out, piece_in, seen_in
+from brimful.adapters.files import write_json
+from brimful.adapters.objects.store import below
+from brimful.adapters.sites import Site, Surroundings, options_of
+from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.files import write_whole
+from brimful.fleet.job import Job
+from brimful.fleet.state import Node
+from brimful.language import Quoted, say, verbatim
+from brimful.language.record import said_by_anybody
+from brimful.scheduler.cloud.providers import Host
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
+
+ROUND_S = 4.0  # for the answers of all machines: the loop counts the site as lost after 15 s
+KEPT_BYTES = 4 << 20  # of what each rank printed last, once it is over
+
+Question = tuple[Any, ...]  # a method of the agent, and what it is given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How machines are reached, whoever lists them."""
+
+    ssh: tuple[str, ...] = ()  # more flags for ssh
+    python: str = "python3"  # on the machines, 3.11 or later
+    folder: str = "~/.brimful/ssh"  # on the machines: leases, logs, checkpoints
+    lost_s: int = 300  # a machine that is silent for so long counts as lost, with what ran there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshOptions(Reach):
+    """Keys of a site with `engine = "ssh"`."""
+
+    hosts: tuple[str, ...]  # [user@]host of each machine
+    gpu: str  # type of their GPUs
+    gpus: int  # of each
+
+
+class SshEngine(LeaseFolders):
+    def __init__(
+        self,
+        root: Path,
+        options: Reach,
+        *,
+        site: str,
+        log_bytes: int,
+        code: CodeStore | None = None,
+        store: str = "",
+        store_env: Mapping[str, str] | None = None,
+        notices: str = "",
+        microusd_per_gib: int = 0,
+    ) -> None:
+        super().__init__(
+            root, site=site, log_bytes=log_bytes, code=code, runs_as=None, store=store, store_env=store_env
+        )
+        self._options, self._microusd_per_gib = options, microusd_per_gib
+        self._node_folder = f"{options.folder}/{self.identity[:12]}"
+        self._settings = {"log_bytes": log_bytes, "store": store, "notices": notices}
+        self._hosts: Mapping[str, Host] | None = None  # None: nobody has said yet
+        self._machines: dict[str, tuple[Host, Machine]] = {}
+        self._last: list[Node] = []
+        self._noticed: dict[str, Said] = {}  # machines that their cloud takes back
+        self._orphans = Orphans()
+        self._has_looked = False  # since we began: before, what does not answer may run anything
+
+    # -- machines ----------------------------------------------------------------------------------------
+
+    def take(self, hosts: Mapping[str, Host]) -> None:
+        """These are the site's machines now, by node. Called by whoever makes them; never waits."""
+        self._hosts = hosts
+
+    def _meet(self) -> dict[str, Machine]:
+        """The machines of now. Whoever is gone is not asked again."""
+        hosts = self._hosts
+        if hosts is None:
+            raise WorldFailed(say("adapters.ssh_no_hosts_yet", site=self.site), code="ssh_unknown")
+        for name, (host, machine) in list(self._machines.items()):
+            if name not in hosts or hosts[name].address != host.address:
+                del self._machines[name]
+                machine.close()
+        for name, host in hosts.items():
+            if name not in self._machines:
+                self._machines[name] = (host, Machine(self._connection(host)))
+        return {name: machine for name, (_, machine) in self._machines.items()}
+
+    def _connection(self, host: Host) -> Connection:
+        hello = {"folder": self._node_folder, "node": asdict(host.node), "settings": self._settings}
+        return Connection(host.address, self._options.python, self._options.ssh, hello)
+
+    def _ask(self, asked: Mapping[str, Question]) -> tuple[dict[str, Any], dict[str, BrimfulError]]:
+        """By node, what its machine answers to this question; and why others do not."""
+        machines = self._meet()
+        futures = {name: machines[name].ask(*asked[name]) for name in asked if name in machines}
+        until, answers = time.monotonic() + ROUND_S, dict[str, Any]()
+        failed: dict[str, BrimfulError] = {}
+        for name, future in futures.items():
+            try:
+                answers[name] = future.result(timeout=max(0.01, until - time.monotonic()))
+            except BrimfulError as error:
+                failed[name] = error
+            except TimeoutError:
+                future.cancel()
+                failed[name] = WorldFailed(say("adapters.ssh_slow", node=name))
+        return answers, failed
+
+    def _is_lost(self, node: str) -> bool:
+        found = self._machines.get(node)
+        return found is None or time.monotonic() - found[1].heard > self._options.lost_s
+
+    def _is_new(self, node: str) -> bool:
+        """Whether that it does not answer is no sign of trouble: it was made a moment ago, or is given up."""
+        never = self._machines[node][1].answers == 0
+        return (never and self._has_looked) or self._is_lost(node)
+
+    def nodes(self) -> Sequence[Node]:
+        answers, failed = self._ask(dict.fromkeys(self._meet(), ("greet",)))
+        if not answers and not all(map(self._is_new, failed)):
+            raise next(iter(failed.values()))
+        hosts, self._has_looked = self._hosts or {}, True
+        offered = (hosts[name].node for name in sorted(answers) if name not in self._noticed)
+        found = [replace(node, microusd_per_gib=self._microusd_per_gib) for node in offered]
+        if found != self._last:
+            self._last = found
+        return self._last
+
+    def complaints(self) -> Mapping[str, Said]:
+        silent = {
+            name: machine.failed.said for name, (_, machine) in self._machines.items() if machine.failed
+        }
+        return {**silent, **self._noticed}
+
+    # -- leases ------------------------------------------------------------------------------------------
+
+    def _placed(self, lease: str) -> tuple[str, ...] | None:
+        """The nodes it was sent to, by rank; none: it was stopped before; None: nothing is known of it."""
+        found = facts(self._folder(lease) / "placed.json")
+        return None if not found else tuple(map(str, found.get("nodes", ())))
+
+    def _place(self, lease: str, nodes: Sequence[str]) -> None:
+        """Before a machine hears of it: a lease is looked for where it may be, and nowhere else."""
+        with failing("adapters.cannot_place", lease=lease, folder=self._folder(lease)):
+            self._folder(lease).mkdir(exist_ok=True, mode=0o700)
+            write_json(self._folder(lease) / "placed.json", {"nodes": list(nodes)})
+
+    def start(self, starts: Sequence[Start]) -> Failures:
+        return each_lease(self._start, {each.lease: each for each in starts})
+
+    def _start(self, start: Start) -> None:
+        lease, names = start.lease, [name for name, _ in start.parts]
+        if self._placed(lease) == ():
+            return
+        if missing := [name for name in names if name not in self._meet()]:
+            raise CannotStart(say("adapters.node_lost", node=", ".join(missing)))
+        env, archive = self._kept_env(start.job), self._archive(start.job)
+        self._place(lease, names)
+        begun = self._all(dict.fromkeys(names, ("begun", [lease])))
+        if any(begun.values()):
+            if not all(begun.values()):  # of a gang that a server left half-begun: it can never be whole
+                self._ask(dict.fromkeys(names, ("stop", [lease], KILL_S)))
+            return
+        before_s = time.time()
+        greeted = {}
+        for name, said in self._all(dict.fromkeys(names, ("greet",))).items():
+            try:
+                greeted[name] = greeting_in(said)
+            except STRANGE as error:
+                raise self._strange(name, error) from error
+        after_s = time.time()
+        first, address = greeted[names[0]]
+        parts = {
+            name: Part(
+                start._replace(parts=((name, gpus),)),
+                rank,
+                len(names),
+                tuple(gpus),
+                (address, first.port),
+                env,
+                archive,
+                self._store_env,
+                ahead_s(greeted[name][0].at_s, before_s, after_s),
+            )
+            for rank, (name, gpus) in enumerate(start.parts)
+        }
+        answers = self._all({name: ("start", part_out(part)) for name, part in parts.items()})
+        failed = [self._error(name, said) for name, said in answers.items() if said is not None]
+        if failed:
+            self._ask(dict.fromkeys(names, ("stop", [lease], KILL_S)))
+            raise failed[0]
+
+    def _all(self, asked: Mapping[str, Question]) -> dict[str, Any]:
+        answers, failed = self._ask(asked)
+        for error in failed.values():
+            raise WorldFailed(error.said)
+        return answers
+
+    def _archive(self, job: Job) -> bytes | None:
+        found = self._code_of(job)
+        return None if found is None else Path(found["archive"]).read_bytes()
+
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        there: dict[str, list[str]] = {}
+        for lease in leases:
+            placed = self._placed(lease)
+            if placed is None:
+                self._place(lease, ())  # never sent anywhere, and never will be
+            for name in placed or ():
+                there.setdefault(name, []).append(lease)
+        answers, silent = self._ask({name: ("stop", those, grace_s) for name, those in there.items()})
+        failed: dict[str, BrimfulError] = {lease: silent[name] for name in silent for lease in there[name]}
+        for name, answer in answers.items():
+            told = answer if isinstance(answer, dict) else {}
+            failed |= {lease: self._error(name, told[lease]) for lease in told if lease in leases}
+        return failed
+
+    def _error(self, node: str, said: Any) -> BrimfulError:  # noqa: ANN401 - what the machine says
+        try:
+            return error_in(said)
+        except STRANGE as error:
+            return self._strange(node, error)
+
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        placed = self._placed(lease)
+        if placed is not None:
+            self._all(dict.fromkeys(placed, ("warn", lease, until_s)))
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        placed = {lease: self._placed(lease) for lease in leases}
+        there: dict[str, list[str]] = {name: [] for name in self._meet()}
+        for lease, where in placed.items():
+            for name in where or ():
+                there.setdefault(name, []).append(lease)
+        answers, failed = self._ask({name: ("observe", those) for name, those in there.items()})
+        if leases and not answers and not all(map(self._is_new, failed)):
+            raise next(iter(failed.values()))
+        parts: dict[str, dict[int, tuple[str, Seen]]] = {lease: {} for lease in leases}
+        for name, answer in answers.items():
+            try:
+                seen, living, noticed = answer
+                for each in (seen_in(said, there[name]) for said in seen):
+                    parts[each.observation.lease][each.rank] = (name, each)
+                self._end_orphans(name, {str(each) for each in living} - set(leases))
+                self._notice(name, said_by_anybody(noticed))
+            except STRANGE as error:
+                failed[name] = self._strange(name, error)
+        looks = (self._look(lease, where or (), parts[lease], failed) for lease, where in placed.items())
+        return [each for each in looks if each is not None]
+
+    def _strange(self, node: str, error: BaseException) -> WorldFailed:
+        return WorldFailed(say("adapters.ssh_strange", node=node, why=verbatim(str(error)[:300])))
+
+    def _notice(self, node: str, said: Said | None) -> None:
+        if said is None:
+            self._noticed.pop(node, None)
+        else:
+            self._noticed[node] = said
+
+    def _look(
+        self, lease: str, nodes: Sequence[str], those: Ranks, failed: Collection[str]
+    ) -> Observation | None:
+        gone = [name for name in nodes if name not in self._machines or self._is_lost(name)]
+        if any(name in failed and name not in gone for name in nodes):
+            return None  # it may have the rest of a gang
+        told = look_at(lease, those, gone, lambda names, grace_s: self._stop_on(names, lease, grace_s))
+        if told is None or told.state != "ended":
+            return told
+        if gone and told.ended_s is None:
+            # Nobody pays for what came after the last sign of life.
+            heard = [self._machines[name][1].heard_s for name in gone if name in self._machines]
+            told = replace(told, ended_s=int(max(heard)) if heard else None)
+        self._keep_logs(lease, those)
+        return told
+
+    def _stop_on(self, names: Sequence[str], lease: str, grace_s: int) -> None:
+        self._ask(dict.fromkeys(names, ("stop", [lease], grace_s)))
+
+    def _end_orphans(self, node: str, orphans: Collection[str]) -> None:
+        if late := self._orphans.late(node, orphans):
+            self._ask({node: ("stop", late, KILL_S)})
+
+    def _keep_logs(self, lease: str, those: Ranks) -> None:
+        """Once: its machine may be given back as soon as it is over."""
+        for rank, (name, _) in those.items():
+            path = self._folder(lease) / logs.name_of(rank)
+            if not path.exists():
+                answers, _ = self._ask({name: ("log", lease, -KEPT_BYTES, KEPT_BYTES)})
+                with contextlib.suppress(OSError, *STRANGE):
+                    write_whole(path, piece_in(answers[name]).data, mode=0o600)
+
+    def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        path, placed = self._folder(lease) / logs.name_of(rank), self._placed(lease)
+        if path.exists() or placed is None or rank >= len(placed):
+            with failing("adapters.cannot_read_log", lease=lease):
+                return logs.read(path, offset=offset, limit=limit)
+        found = self._all({placed[rank]: ("log", lease, offset, limit)})
+        try:
+            return piece_in(found[placed[rank]])
+        except STRANGE as error:
+            raise WorldFailed(say("adapters.ray_no_log", lease=lease, site=self.site)) from error
+
+    def sample(self, lease: str) -> bytes | None:
+        placed = self._placed(lease)
+        if not placed:
+            return None
+        answers, _ = self._ask({placed[0]: ("sample", lease)})
+        found = answers.get(placed[0])
+        return base64.b64decode(found) if isinstance(found, str) else None
+
+    def checkpoints(self, job: str) -> str:
+        """Without a store only those can fetch it who share the machines' folder."""
+        return below(self._store, job) if self._store else f"{self._node_folder}/.checkpoints/{job}"
+
+    def close(self) -> None:
+        """End the connections; what runs goes on."""
+        for _, machine in self._machines.values():
+            machine.close()
+        self._machines = {}
+
+
+def ssh_site(site: Site, given: Surroundings) -> SshEngine:
+    """Machines that the sites file lists."""
+    options = options_of(site, SshOptions)
+    for key, is_wrong in (
+        ("hosts", not options.hosts or not all(map(ssh.ADDRESS.fullmatch, options.hosts))),
+        ("gpus", not 1 <= options.gpus <= 1024),
+        ("gpu", not options.gpu),
+        ("lost_s", options.lost_s < 10),
+    ):
+        if is_wrong:
+            value = Quoted(str(getattr(options, key))[:60])
+            raise BadInput(say("sites.bad_value", site=site.site, key=key, value=value))
+    made = ssh_engine(site, given, options)
+    node = Node(
+        site=site.site,
+        node="",
+        gpu=catalog_name(options.gpu),
+        gpus=options.gpus,
+        microusd_per_gpu_hour=given.price_of(site),
+        declared=True,
+        tier=site.tier,
+        owner=site.owner,
+    )
+    names = [f"{site.site}-{i}" for i in range(len(options.hosts))]
+    made.take(
+        {
+            name: Host(replace(node, node=name), address)
+            for name, address in zip(names, options.hosts, strict=True)
+        }
+    )
+    return made
+
+
+def ssh_engine(site: Site, given: Surroundings, options: Reach) -> SshEngine:
+    return SshEngine(
+        given.folder,
+        options,
+        site=site.site,
+        log_bytes=given.log_bytes,
+        code=given.code,
+        store=site.checkpoints,
+        store_env=given.store_env_of(site),
+        notices=site.notices,
+        microusd_per_gib=site.microusd_per_gib,
+    )

@@ -1,0 +1,83 @@
+"""The other end of the connection: `python -m brimful.adapters.engines.ssh.node` on a machine.
+
+It is told who it is, and then answers one question after the other until the connection ends. The jobs that
+it has begun have runners of their own and go on without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brimful.adapters.engines import local
+from brimful.adapters.engines.agent import NodeAgent
+from brimful.adapters.engines.ssh.wire import error_out, node_in, part_in, seen_out
+from brimful.errors import BrimfulError
+from brimful.language.record import as_record
+
+
+class Answers:
+    """The agent's answers as JSON has them."""
+
+    def __init__(self, hello: Mapping[str, Any]) -> None:
+        self._agent = NodeAgent(hello["folder"], node_in(hello["node"]), hello["settings"])
+
+    def greet(self) -> list[Any]:
+        # "our address, our port, its address, its port": what it is called where we reached it.
+        words = os.environ.get("SSH_CONNECTION", "").split()
+        return [*self._agent.greet(), words[2] if len(words) == 4 else "127.0.0.1"]
+
+    def start(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        error = self._agent.start(part_in(part))
+        return None if error is None else error_out(error)
+
+    def begun(self, leases: list[str]) -> list[str]:
+        return self._agent.begun(leases)
+
+    def stop(self, leases: list[str], grace_s: int) -> dict[str, Any]:
+        return {lease: error_out(error) for lease, error in self._agent.stop(leases, grace_s).items()}
+
+    def observe(self, leases: list[str]) -> list[Any]:
+        seen, living, noticed = self._agent.observe(leases)
+        return [[seen_out(each) for each in seen], living, as_record(noticed)]
+
+    def warn(self, lease: str, until_s: int | None) -> None:
+        self._agent.warn(lease, until_s)
+
+    def log(self, lease: str, offset: int, limit: int) -> list[Any]:
+        piece = self._agent.log(lease, offset, limit)
+        return [piece.start, base64.b64encode(piece.data).decode(), piece.size]
+
+    def sample(self, lease: str) -> str | None:
+        found = self._agent.sample(lease)
+        return None if found is None else base64.b64encode(found).decode()
+
+
+def main() -> None:
+    local.log.disabled = True  # what it would complain of is told
+    lines, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else prints must not be taken for an answer
+
+    def answer(found: object) -> None:
+        out.write(json.dumps(found).encode() + b"\n")
+        out.flush()
+
+    asked: Callable[[], bytes] = lines.readline
+    made = Answers(json.loads(asked()))
+    answer({"ok": None})
+    while line := asked():
+        method, arguments = json.loads(line)
+        try:
+            answer({"ok": getattr(made, method)(*arguments)})
+        except BrimfulError as error:
+            answer({"failed": as_record(error.said)})
+        except Exception as error:  # noqa: BLE001 - it is told, and the next question may be answered
+            answer({"failed": f"{type(error).__name__}: {error}"[:500]})
+
+
+if __name__ == "__main__":
+    main()
