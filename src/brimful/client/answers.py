@@ -84,15 +84,26 @@ class ArrayAnswer(TypedDict):
     cost_microusd: Usd
 
 
+class PromiseAnswer(TypedDict):
+    is_promised: bool
+    done_by_s: Annotated[
+        int | None, "by when; if it is not promised, the earliest that could be; null: never"
+    ]
+    said: str
+
+
 class JobAnswer(TypedDict):
     job: str
     name: str
     tenant: str
     user: Annotated[str, "who submitted it; empty: from before there were users"]
+    project: str
     queue: str
     submitter: str
     priority: str
-    gpus: int
+    gpus: Annotated[int, "of an elastic gang what it holds, or its fewest while it waits"]
+    min_gpus: Annotated[int, "of an elastic gang; 0: it has one size"]
+    max_gpus: int
     gpu_types: list[str]
     sites: list[str]
     tiers: list[str]
@@ -121,6 +132,7 @@ class JobAnswer(TypedDict):
     retries: int
     max_run_s: int | None
     deadline_s: Utc | None
+    promise: Annotated[PromiseAnswer | None, "what was said of its deadline; null: nothing, or it is over"]
     limit_microusd_per_gpu_hour: Usd | None
     budget_microusd: Usd | None
     posted_microusd: Usd
@@ -154,11 +166,13 @@ class PoolAnswer(TypedDict):
 
 
 class WhyAnswer(TypedDict):
+    promise: Annotated[PromiseAnswer | None, "what was said of its deadline; null: nothing, or it is over"]
     job: str
     phase: Phase
     waiting: str | None
     waiting_code: Code | None
     ahead: Annotated[int | None, "jobs that the order puts before it"]
+    policy: Annotated[str, "which policy decides, since when, and on what evidence"]
     here: str | None
     price: str | None
     pools: list[PoolAnswer]
@@ -194,15 +208,45 @@ class NodeAnswer(TypedDict):
     gpus: list[GpuAnswer]
 
 
-class FleetAnswer(TypedDict):
+class SiteAnswer(TypedDict):
+    site: str
+    engine: Annotated[str, "the kind of engine behind it; empty: none is known"]
+    nodes: int
+    drained: int
+    gpus: int
+    held: int
+    silent_s: Annotated[int | None, "for how long it has not answered; null: it answers"]
+    problem: str
+    latency_s: Annotated[dict[str, float], "how long its last steps took; empty: nobody has timed them"]
+
+
+class FleetHead(TypedDict):
     gpus: int
     free: int
     allocation_rate: float | None
     policy: Annotated[str, "who goes first, and where: NAME[?option=value&…]"]
     market: Annotated[list[str], "pools where bids decide instead: `all`, or sites, GPU types, tiers"]
-    nodes: list[NodeAnswer]
     problems: dict[str, str]
     trouble: str
+    sites: list[SiteAnswer]
+
+
+class FleetAnswer(FleetHead):
+    nodes: list[NodeAnswer]
+
+
+Looks = Literal["silent", "trouble", "budget", "idle", "failed", "drained", "bad"]
+
+
+class AttentionAnswer(TypedDict):
+    kind: Looks
+    said: str
+    said_code: Code
+    path: Annotated[str, "of the console's page that shows it"]
+
+
+class AttentionsAnswer(TypedDict):
+    attention: list[AttentionAnswer]
 
 
 class DrainAnswer(TypedDict):
@@ -261,11 +305,15 @@ class TransferAnswer(TypedDict):
     lease: str
 
 
-class SpendAnswer(TypedDict):
+class SpendSums(TypedDict):
     posted_microusd: Usd
     accruing_microusd: Usd
+    microusd_per_hour: Annotated[int, "what running leases cost an hour, micro-dollars"]
     held_microusd: Usd
     by_tenant: dict[str, int]
+
+
+class SpendAnswer(SpendSums):
     balances: dict[str, int]
     sum_microusd: Annotated[Usd | None, "of all accounts: zero, always; null for who sees some"]
     transfers: list[TransferAnswer]
@@ -297,7 +345,7 @@ class PoolPriceAnswer(TypedDict):
     tier: Tier
     market: Annotated[bool, "whether bids decide; otherwise the price is posted"]
     microusd_per_gpu_hour: Usd
-    cleared_microusd_per_gpu_hour: Annotated[int, "before it was smoothed upward"]
+    cleared_microusd_per_gpu_hour: Annotated[int, "before it was smoothed"]
     floor_microusd_per_gpu_hour: Usd
     gpus: int
     free: int
@@ -325,12 +373,19 @@ class LoadScoreAnswer(TypedDict):
     skill_over_persistence: Annotated[float | None, "than that of the load when the forecast was made"]
 
 
+class LoadSeenAnswer(TypedDict):
+    at_s: Annotated[int, "the UTC second at which the hour begins"]
+    held: Annotated[int, "GPUs held when it was looked at"]
+    load: Annotated[float, "GPUs held or waited for"]
+
+
 class PoolForecastAnswer(TypedDict):
     site: str
     gpu: str
     tier: Tier
     gpus: int
     known_hours: Annotated[int, "hours of record"]
+    past: Annotated[list[LoadSeenAnswer], "the last week, hour by hour"]
     ahead: Annotated[list[LoadHourAnswer], "empty while the record is too short"]
     score: LoadScoreAnswer | None
 
@@ -352,12 +407,29 @@ class ForecastAnswer(TypedDict):
     spot: list[SpotForecastAnswer]
 
 
+class BudgetTermsAnswer(TypedDict):
+    within: Annotated[str, "the budget that it is part of; empty: none"]
+    period: Literal["fixed", "monthly", "quarterly"]
+    zone: str
+    hard: Annotated[bool, "false: it only warns"]
+    limit_microusd: Annotated[int, "micro-dollars of each period"]
+    allowed_microusd: Annotated[int, "in this period, with credits; less where its parent had no more"]
+    used_microusd: Annotated[int, "in this period, by all under it, running leases counted until now"]
+    since_s: Utc
+    until_s: Annotated[int | None, "UTC second at which it renews; null: never"]
+    expected_microusd: Annotated[int | None, "by the end of the period, at its pace so far; null: no end"]
+    runs_out_s: Annotated[
+        int | None, "UTC second at which it is used up, at that pace; null: not before the end"
+    ]
+
+
 class BudgetAnswer(TypedDict):
-    tenant: str
+    tenant: Annotated[str, "a tenant, TENANT/PROJECT, or the name of an organisation"]
     left_microusd: Annotated[int | None, "micro-dollars; null: no budget is set"]
     accruing_microusd: Annotated[int, "what running leases have come to"]
     held_microusd: Annotated[int, "set aside for jobs with budgets of their own"]
     spent_microusd: Usd
+    budget: Annotated[BudgetTermsAnswer | None, "null: none is set"]
 
 
 class BudgetsAnswer(TypedDict):
@@ -461,6 +533,24 @@ class UsageAuditAnswer(_Window):
     jobs: list[dict[str, object]]
     users: list[dict[str, object]]
     coverage: dict[str, object]
+
+
+class FitCardAnswer(TypedDict):
+    gpu: str
+    title: str
+    batch_size: Annotated[int, "as configured: sequences of one micro-step"]
+    estimate: Annotated[dict[str, Any], "the JSON of `brimful fit`"]
+    ladder: Annotated[list[dict[str, Any]], "from what surely fits up; empty where it fits as it is"]
+    sweep: Annotated[dict[str, Any], "memory and MFU over batch sizes, as `brimful sweep --json`"]
+
+
+class FitAnswer(TypedDict):
+    language: str
+    model: str | None
+    config: Annotated[str | None, "what the pasted config was read as: py, json, yaml or toml"]
+    cards: list[FitCardAnswer]
+    explanation: Annotated[dict[str, Any] | None, "of a message or log, as `brimful explain --json`"]
+    claims: Annotated[dict[str, Any] | None, "of advice, as `brimful claims --json`"]
 
 
 class ProofAnswer(TypedDict):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
@@ -26,8 +26,9 @@ from brimful.language.printable import printable
 from brimful.language.sentence import Retold
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
-    from brimful.client import answers
+    from brimful.client import answers, cloud_answers, reserve_answers
     from brimful.client.pack import Pack
+    from brimful.client.policy_answers import PolicyAnswer
 
 TIMEOUT_S = 30
 UPLOAD_S = 600
@@ -55,6 +56,7 @@ class Client:
         named = os.environ.get("BRIMFUL_URL", "").rstrip("/")
         found = Announced() if named else announced(self._settings)
         self.url = named or found.url or f"http://{self._settings.host}:{self._settings.port}"
+        self._asks_a_folder = not named and not found.url and bool(os.environ.get("BRIMFUL_DATA"))
         check_url(self.url)
         # A proxy from the environment has no business between us and the server, and none of ours redirects.
         handlers: list[BaseHandler] = [ProxyHandler({}), StaysHere(), ProvenHandler(self._token)]
@@ -153,6 +155,18 @@ class Client:
         done = self._send("PUT", "/v1/queues", {"queues": list(queues)}, {})
         return cast("list[answers.QueueAnswer]", done["queues"])
 
+    def policy(self) -> PolicyAnswer:
+        """Which policy decides, and what others would have done (operators)."""
+        return cast("PolicyAnswer", self.get("/v1/policy"))
+
+    def rehearse(self, *, days: int = 1, policies: Sequence[str] = ()) -> PolicyAnswer:
+        """Begin to rehearse the server's last days; `policy` has the result once it is not `running`."""
+        body = {"days": days, "policies": list(policies)}
+        return cast("PolicyAnswer", self.post("/v1/policy/rehearse", body))
+
+    def adopt(self, policy: str) -> PolicyAnswer:
+        return cast("PolicyAnswer", self.post("/v1/policy/adopt", {"policy": policy}))
+
     def prices(self, *, since_s: int | None = None) -> answers.PricesAnswer:
         """Every pool's price; with `since_s` market pools have their history from then on."""
         query = {} if since_s is None else {"since_s": since_s}
@@ -172,15 +186,63 @@ class Client:
     def budgets(self) -> list[answers.BudgetAnswer]:
         return cast("list[answers.BudgetAnswer]", self.get("/v1/budgets")["budgets"])
 
-    def set_budget(self, tenant: str, microusd: int | None) -> answers.BudgetAnswer:
-        return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant), {"microusd": microusd}))
+    def set_budget(self, tenant: str, microusd: int | None, **terms: object) -> answers.BudgetAnswer:
+        """`terms`: project, within, period, zone, hard, as `POST /v1/budgets` has them."""
+        body = {"microusd": microusd, **terms}
+        return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant), body))
 
     def credit(self, tenant: str, microusd: int, reason: str = "") -> answers.BudgetAnswer:
         body: dict[str, object] = {"microusd": microusd, "reason": reason}
         return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant, "/credit"), body))
 
-    def invoice(self, *, by: str = "team") -> answers.InvoiceAnswer:
-        return cast("answers.InvoiceAnswer", self.get("/v1/invoice", by=by))
+    def invoice(self, *, by: str = "team", tenant: str | None = None) -> answers.InvoiceAnswer:
+        only = {} if tenant is None else {"tenant": tenant}
+        return cast("answers.InvoiceAnswer", self.get("/v1/invoice", by=by, **only))
+
+    def reservations(self) -> reserve_answers.ReservationsAnswer:
+        """What your tenants have reserved, what became of the hours, and their credits."""
+        return cast("reserve_answers.ReservationsAnswer", self.get("/v1/reservations"))
+
+    def cloud(self) -> cloud_answers.CloudAnswer:
+        """The machines that were bought, what they cost, and what is left of the caps."""
+        return cast("cloud_answers.CloudAnswer", self.get("/v1/cloud"))
+
+    def cloud_offers(self) -> list[cloud_answers.OfferAnswer]:
+        return cast("list[cloud_answers.OfferAnswer]", self.get("/v1/cloud/offers")["offers"])
+
+    def cloud_check(self) -> list[cloud_answers.ProviderAnswer]:
+        """Each provider, with what is wrong. Looks at every machine it lists, so it may take a while."""
+        return cast("list[cloud_answers.ProviderAnswer]", self.get("/v1/cloud/check")["providers"])
+
+    def cloud_plan(self, job: Mapping[str, object]) -> cloud_answers.CloudPlanAnswer:
+        """What would be bought for this job, as `submit` takes it. Buys nothing."""
+        return cast("cloud_answers.CloudPlanAnswer", self.post("/v1/cloud/plan", dict(job)))
+
+    def quote_reservation(self, **window: object) -> reserve_answers.ReserveQuoteAnswer:
+        """`gpu`, `gpus`, `hours`, and `site`, `tier` and `start_s` where they matter."""
+        return cast("reserve_answers.ReserveQuoteAnswer", self.post("/v1/reservations/quote", window))
+
+    def buy_reservation(self, **window: object) -> reserve_answers.ReservationAnswer:
+        """The same, with `tenant` and `at_most_microusd_per_gpu_hour`. Spends money."""
+        return cast("reserve_answers.ReservationAnswer", self.post("/v1/reservations", window))
+
+    def change_reservation(
+        self, name: str, verb: Literal["pause", "resume", "return"], gpus: int | None = None
+    ) -> reserve_answers.ReservationAnswer:
+        done = self.post(_path("reservations", name, f"/{verb}"), {"gpus": gpus})
+        return cast("reserve_answers.ReservationAnswer", done)
+
+    def quote_extension(self, name: str, hours: int) -> reserve_answers.ReserveQuoteAnswer:
+        done = self.post(_path("reservations", name, "/quote"), {"hours": hours})
+        return cast("reserve_answers.ReserveQuoteAnswer", done)
+
+    def extend_reservation(
+        self, name: str, hours: int, at_most_microusd_per_gpu_hour: int | None = None
+    ) -> reserve_answers.ReservationAnswer:
+        """Spends money."""
+        body = {"hours": hours, "at_most_microusd_per_gpu_hour": at_most_microusd_per_gpu_hour}
+        done = self.post(_path("reservations", name, "/extend"), body)
+        return cast("reserve_answers.ReservationAnswer", done)
 
     def drain(self, node: str, reason: str = "") -> answers.DrainAnswer:
         return cast("answers.DrainAnswer", self.post(_path("nodes", node, "/drain"), {"reason": reason}))
@@ -302,7 +364,10 @@ class Client:
                 said = say("client.untrusted_certificate", url=self.url, reason=reason)
                 raise WorldFailed(said, code="untrusted_certificate") from error
             why = os_words(reason) if isinstance(reason, OSError) else reason
-            raise WorldFailed(say("client.no_server", url=self.url, reason=why), code="no_server") from error
+            said = say("client.no_server", url=self.url, reason=why)
+            if self._asks_a_folder:  # the address is a guess then, and no news
+                said = say("client.no_server_on", data=self._settings.folder)
+            raise WorldFailed(said, code="no_server") from error
         except (ValueError, KeyError, TypeError) as error:
             raise WorldFailed(say("client.not_brimful", url=self.url), code="no_server") from error
 

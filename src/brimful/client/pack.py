@@ -1,7 +1,8 @@
 """The folder a job was submitted from as one archive: the same content makes the same bytes.
 
 In a git work tree that is what git tracks and what it does not ignore; elsewhere all of the folder. Left out
-in both: `ALWAYS`, and what a `.brimfulignore` names. Whoever unpacks it trusts nothing of this.
+in both: `ALWAYS`, a server's data folder, and what a `.brimfulignore` names. Whoever unpacks it trusts
+nothing of this.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +30,8 @@ from brimful.language import Number, Quoted, Several, Size, os_words, say
 IGNORE = ".brimfulignore"
 MAX_IGNORE_BYTES = 1 << 20
 # Secrets and what every machine makes for itself.
-ALWAYS = (".git", ".env", ".env.*", ".venv", "__pycache__")
+HOMES = (".ssh", ".aws", ".kube", ".gnupg", ".local", ".cache")  # of whoever submits from a home folder
+ALWAYS = (".git", ".env", ".env.*", ".venv", "__pycache__", *HOMES)
 IN_MEMORY_BYTES = 16 << 20
 LARGEST = 3  # names shown where it is too much
 
@@ -49,7 +51,12 @@ class Pack:
 def packed(folder: Path) -> Iterator[Pack]:
     patterns = [*ALWAYS, *_ignored(folder)]
     names, left_out = list[str](), list[str]()
-    for name in sorted(_listed(folder, patterns)):
+    listed = _listed(folder, patterns)
+    secret = _data_folders(listed)
+    if "" in secret:
+        raise BadInput(say("client.pack_data_folder", folder=folder))
+    patterns += [f"/{_literal(each)}/" for each in secret]
+    for name in sorted(listed):
         (left_out if _matches(name, patterns) else names).append(name)
     sizes = _sizes(folder, names)
     with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as file:
@@ -89,6 +96,24 @@ def _listed(folder: Path, patterns: Sequence[str]) -> set[str]:
     return {os.fsdecode(name) for name in git.stdout.split(b"\0") if name}
 
 
+def _is_data(names: Collection[str]) -> bool:
+    """Whether these are files of a server's data folder: its tokens are not for jobs to read."""
+    return "brimful.db" in names or {"token", "server.lock"} <= set(names)
+
+
+def _data_folders(listed: Collection[str]) -> set[str]:
+    within: dict[str, set[str]] = {}
+    for name in listed:
+        at, _, last = name.rpartition("/")
+        within.setdefault(at, set()).add(last)
+    return {at for at, names in within.items() if _is_data(names)}
+
+
+def _literal(name: str) -> str:
+    """As a pattern that matches this name only."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
 def _walked(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
     found, todo = 0, [""]
     while todo:
@@ -97,10 +122,11 @@ def _walked(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
             entries = list(os.scandir(folder / at))
         except OSError as error:
             raise _unreadable(at, error) from error
+        is_data = _is_data({entry.name for entry in entries})
         for entry in entries:
             name = posixpath.join(at, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                if not _matches(name, patterns):
+                if not _matches(name, patterns) and not is_data:
                     todo.append(name)
                 continue
             yield name

@@ -13,10 +13,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.sites import Site, read_sites_file
+from brimful.adapters.sites import Providers, Site, read_providers, read_sites_file
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
-from brimful.scheduler.policies import DEFAULT, Policy, read_policy
+from brimful.scheduler.policies import CANDIDATES, DEFAULT, Policy, read_policy
 from brimful.units import integer_from_text, microusd_from_usd
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -67,6 +67,10 @@ class Settings:
     backup_hours: int = 24
     backups_kept: int = 7
     max_queued: int = 10_000
+    open_fit: bool = False
+    rehearse_policies: str = " ".join(CANDIDATES)
+    rehearse_cpu_percent: int = 5
+    rehearse_adopt: bool = False
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -97,8 +101,17 @@ class Settings:
         return read_policy(self.policy, {name: value for name, value in beside.items() if value is not None})
 
     @property
+    def candidates(self) -> tuple[str, ...]:
+        """The policies that the server's own past is rehearsed under."""
+        return read_candidates(self.rehearse_policies)
+
+    @property
     def declared_sites(self) -> list[Site]:
         return read_sites(self.sites) if self.sites else []
+
+    @property
+    def declared_providers(self) -> Providers:
+        return read_providers(Path(self.sites)) if self.sites.endswith(".toml") else Providers()
 
     @property
     def users_of_tenants(self) -> dict[str, str]:
@@ -124,6 +137,10 @@ class Settings:
     @property
     def token_file(self) -> Path:
         return self.folder / "token"
+
+
+def read_candidates(text: str) -> tuple[str, ...]:
+    return tuple(read_policy(each).text for each in text.split())
 
 
 SITE = re.compile(
@@ -187,10 +204,13 @@ READERS: dict[str, Callable[[str], object]] = {
     "sites": read_sites,
     "job_users": read_job_users,
     "policy": read_policy,
+    "rehearse_policies": read_candidates,
 }
 CHOICES: dict[str, dict[str, str | bool]] = {
     "log_format": {"text": "text", "json": "json"},
     "jobs_share_my_user": {"True": True, "1": True, "0": False},
+    "open_fit": {"True": True, "1": True, "0": False},
+    "rehearse_adopt": {"True": True, "1": True, "0": False},
 }
 LIMITS: dict[str, tuple[int, int]] = {
     "job_memory_mib": (0, 1 << 30),
@@ -206,6 +226,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "backup_hours": (1, 8760),
     "backups_kept": (1, 1000),
     "max_queued": (1, 1 << 24),
+    "rehearse_cpu_percent": (0, 100),
 }
 
 

@@ -1,0 +1,48 @@
+"""What the API answers to a job that is only asked about: the shapes, as in `answers`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+from brimful.client.answers import Usd
+from brimful.fleet.node import Tier
+
+
+class CheckPoolAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: Tier
+    free: int
+    gpus: int
+    verdict: str
+    can: Annotated[bool, "whether it could ever run there"]
+    starts_s: Annotated[
+        int | None, "UTC second by which enough GPUs are free, if nobody goes first; null: unknown"
+    ]
+    needs_bytes: Annotated[int | None, "predicted for one GPU; null: no training config"]
+    usable_bytes: int | None
+    microusd_per_gpu_hour: Usd
+    microusd_per_hour: Annotated[int, "of all its GPUs, now"]
+    tonight_s: Annotated[int | None, "the cheapest hour of the next 24; null: all cost the same"]
+    tonight_microusd_per_hour: Usd
+    most_microusd: Annotated[int | None, "if it runs as long as it may, at today's price; null: no limit"]
+    tonight_most_microusd: Usd | None
+
+
+class CheckProblem(TypedDict):
+    problem: str
+    hint: str
+
+
+class CheckAnswer(TypedDict):
+    kind: Annotated[
+        Literal["form", "brimful", "sbatch", "skypilot", "config"],
+        "what the text was read as; form: none was sent",
+    ]
+    job: Annotated[dict[str, Any], "what `POST /v1/jobs` takes"]
+    file: Annotated[str, "the job file that says the same"]
+    notes: list[str]
+    problems: Annotated[list[CheckProblem], "why it would be refused; empty: it would not"]
+    fits: Annotated[dict[str, Any], "by GPU type, the JSON of `brimful fit`; empty without a training config"]
+    ahead: Annotated[int | None, "waiting jobs of its class or above"]
+    pools: list[CheckPoolAnswer]

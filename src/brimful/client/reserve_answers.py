@@ -1,0 +1,62 @@
+"""What the API answers about reservations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from brimful.client.answers import Usd, Utc
+from brimful.fleet.node import Tier
+
+
+class ReserveQuoteAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    start_s: Utc
+    end_s: Utc
+    microusd_per_gpu_hour: Usd
+    pause_microusd_per_gpu_hour: Annotated[int, "credit for a paused GPU-hour, micro-dollars"]
+    return_microusd_per_gpu_hour: Annotated[int, "credit for a returned GPU-hour, micro-dollars"]
+    share_permille: Annotated[int, "of what its GPUs earn while they are lent, for their owner"]
+    total_microusd: Usd
+    free_gpus: Annotated[int, "that can be reserved for this window"]
+
+
+class ReservationAnswer(TypedDict):
+    reservation: str
+    tenant: str
+    state: Literal["booked", "open", "ended"]
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: Annotated[int, "that are left of it"]
+    start_s: Utc
+    end_s: Utc
+    share_permille: int
+    used: Annotated[int, "GPUs that jobs of its owner hold now"]
+    idle: Annotated[int, "unused now"]
+    paused: int
+    lent: Annotated[int, "of the idle and paused ones, in the spot pool now"]
+    bought_gpu_s: Annotated[int, "GPU-seconds that were paid for"]
+    used_gpu_s: int
+    idle_gpu_s: int
+    paused_gpu_s: int
+    lent_gpu_s: int
+    returned_gpu_s: int
+    paid_microusd: Usd
+    pause_credit_microusd: Usd
+    return_credit_microusd: Usd
+    earned_microusd: Annotated[int, "the owner's share of what borrowers paid, micro-dollars"]
+    net_microusd: Annotated[int, "paid less credits and earnings, micro-dollars"]
+
+
+class TenantCreditAnswer(TypedDict):
+    tenant: str
+    microusd: Usd
+    expires_s: Annotated[int, "when the first part of it does, UTC seconds"]
+
+
+class ReservationsAnswer(TypedDict):
+    reservations: list[ReservationAnswer]
+    credits: Annotated[list[TenantCreditAnswer], "that pay for later reservations"]
