@@ -108,6 +108,20 @@ def test_a_job_after_a_failed_one_is_skipped_with_the_reason_and_its_money_is_fr
     assert (late.status_code, late.json()["error"]["code"]) == (409, "never_starts")
 
 
+def test_nothing_comes_after_an_array_of_which_a_task_failed(server: Server) -> None:
+    submit(server, "false", array="0-1")
+
+    def is_over() -> bool:
+        server.service.driver.tick()
+        return tasks(server, "job-1") == ["failed"] * 2
+
+    eventually(is_over)
+    late = {"command": ["true"], "folder": server.folder, "after": ["job-1"]}
+    answer = server.http.post("/v1/jobs", json=late)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "never_starts")
+    assert submit(server, "true", after=["job-1:any"])["phase"] == "waiting"
+
+
 def test_nobody_comes_after_a_job_that_is_not_theirs_to_see(server: Server) -> None:
     job = server.submit("true", gpus=1000, tenant="theirs")
     submit(server, "true", array="0-1", gpus=1000, tenant="theirs")

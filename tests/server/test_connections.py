@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import socket
 import threading
@@ -108,6 +109,43 @@ def test_a_stream_and_a_line_that_owe_nothing_are_left_alone(server: uvicorn.Ser
     stream.setblocking(False)
     with pytest.raises(BlockingIOError):  # open, with nothing more to read; a closed one would say so
         stream.recv(4096)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: here\r\nX: " + b"a" * (1 << 20),
+        b"GET / HTTP/1.1\r\nHost: here\r\n" + b"x: a\r\n" * (1 << 18),
+        b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: a\r\n" * (1 << 18),
+    ],
+    ids=["long", "many", "trailers"],
+)
+def test_headers_without_end_are_refused_long_before_they_fill_memory(
+    server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(connections, "OWED_S", 1e6)
+    line = dial(server)
+    with contextlib.suppress(ConnectionError):  # it hangs up while we go on
+        line.sendall(said)
+    assert b"200" not in until_closed(line)
+    assert b"well" in answer(dial(server, WHOLE))
+
+
+def test_a_large_body_may_come_in_the_smallest_chunks(server: uvicorn.Server) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    chunks = b"1\r\na\r\n" * (1 << 16)
+    assert b"well" in answer(dial(server, head + chunks + b"0\r\n\r\n"))
+
+
+def test_a_body_may_take_longer_while_it_comes(
+    server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BODY_BYTES_PER_S", 1)
+    line = dial(server, b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2000\r\n\r\n" + b"a" * 1000)
+    for _ in range(3):  # each is closed when its time is over
+        until_closed(dial(server))
+    line.sendall(b"a" * 1000)
+    assert b"well" in answer(line)
 
 
 def test_the_one_who_waits_longest_makes_room(

@@ -7,16 +7,18 @@ import json
 import resource
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from brimful.errors import Refused
 from brimful.language import words
 from brimful.server import app
-from brimful.server.api.stream import MAX_OF_ONE, MAX_STREAMS
+from brimful.server.api.stream import MAX_OF_ONE, MAX_STREAMS, Streams
 from brimful.server.app import MAX_AT_ONCE
+from brimful.server.auth import Principal
 from tests.patience import PATIENCE_S
 from tests.server.live import Live, live, wait_for
 
@@ -101,15 +103,52 @@ def test_a_token_that_floods_us_is_told_and_others_are_not_harmed() -> None:
         await guard(scope, lambda: asyncio.sleep(0), send)  # type: ignore[arg-type, return-value]
 
     async def crowd() -> None:
-        flood = [asyncio.create_task(ask("Bearer flood")) for _ in range(MAX_AT_ONCE + 5)]
+        ways = ["Bearer flood", "bEARER  flood"]  # one token, however it is written
+        flood = [asyncio.create_task(ask(ways[i % 2])) for i in range(MAX_AT_ONCE + 5)]
         other = asyncio.create_task(ask("Bearer other"))
         await asyncio.sleep(0)
         await asyncio.gather(*flood[MAX_AT_ONCE:])
-        assert seen == [("Bearer flood", 429)] * 5
+        assert [status for _, status in seen] == [429] * 5
         go.set()
         await asyncio.gather(*flood, other)
         await ask("Bearer flood")  # those that were answered count no more
 
     asyncio.run(crowd())
-    assert seen.count(("Bearer flood", 200)) == MAX_AT_ONCE + 1
+    flood = [status for token, status in seen if token.endswith("flood")]
+    assert flood.count(200) == MAX_AT_ONCE + 1
     assert ("Bearer other", 200) in seen
+
+
+def test_of_streams_that_come_at_once_no_more_are_opened_than_may_be() -> None:
+    who = Principal(token="one", name="ann", roles={"red": "viewer"})
+    streams, answers = Streams(None), list[int]()  # type: ignore[arg-type]
+
+    async def for_ever() -> AsyncIterator[str]:
+        while True:
+            yield "data: x\n\n"
+            await asyncio.sleep(3600)
+
+    async def ask() -> None:
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answers.append(message["status"])
+
+        async def receive() -> dict[str, str]:
+            await asyncio.sleep(3600)
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        await streams.answer(None, who, for_ever)(scope, receive, send)  # type: ignore[arg-type]
+
+    async def crowd() -> None:
+        asked = [asyncio.create_task(ask()) for _ in range(MAX_OF_ONE + 5)]
+        while len(answers) + sum(each.done() for each in asked) < len(asked):
+            await asyncio.sleep(0.01)
+        assert [type(each.exception()) for each in asked if each.done()] == [Refused] * 5
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    asyncio.run(crowd())
+    assert answers == [200] * MAX_OF_ONE
+    assert not streams.open, "those that have ended count no more"

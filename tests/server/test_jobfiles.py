@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from brimful.client.shown import command_line
 from brimful.errors import BadInput, BrimfulError, NotFound, WorldFailed
 from brimful.language.printable import all_printable
 from brimful.server.api.requests import Submission
+from brimful.server.api.verbs import submission_of
 from brimful.server.jobfiles import own
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, schema
@@ -461,3 +463,34 @@ def test_a_weekday_is_the_next_one_by_the_readers_clock(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_range_of_gpus_is_an_elastic_gang_with_its_curve(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: x\ngpus: 2..16\nscaling: 4:1.9,16:6\n")
+    body = read_job_file(tmp_path / "job.yaml").body
+    job = Submission(**body).as_job(OPERATOR, "")
+    assert (job.gpus, job.min_gpus, job.max_gpus) == (2, 2, 16)
+    assert job.curves == (("", ((2, 1.0), (4, 1.9), (16, 6.0))),)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"gpus": "16..2"}, "fleet.not_a_range"),
+        ({"gpus": "3..16"}, "fleet.range_not_divisible"),
+        ({"gpus": "2..16", "deadline_s": 10**10}, "server.elastic_deadline"),
+        ({"gpus": 2, "scaling": {4: 2.0}}, "fleet.scaling_without_range"),
+        ({"gpus": "2..16", "scaling": {4: 2.0, 8: 1.5}}, "fleet.bad_scaling"),
+        ({"gpus": "2..16", "scaling": {32: 2.0}}, "fleet.bad_scaling"),
+    ],
+)
+def test_a_range_that_cannot_be_is_refused_at_submit(body: dict[str, object], code: str) -> None:
+    with refuses(BadInput, code):
+        Submission(command=("x",), folder="/", **body).as_job(OPERATOR, "")  # type: ignore[arg-type]
+
+
+def test_the_same_job_again_asks_for_the_same_range() -> None:
+    asked = Submission(command=("x",), folder="/", gpus="2..16", scaling={4: 1.5})
+    job = replace(asked.as_job(OPERATOR, ""), gpus=8)
+    again = Submission.model_validate(submission_of(job, now_s=0))
+    assert again.as_job(OPERATOR, "") == replace(job, gpus=2)

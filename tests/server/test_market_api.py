@@ -243,6 +243,10 @@ def test_an_invoice_from_the_server_adds_up_and_shows_one_only_what_is_ones_own(
     all_of_it = shop.ask("GET", "/v1/invoice", shop.operator)[1]
     assert {bill["of"]: bill["microusd"] for bill in all_of_it["bills"]} == {"a": 4 * USD, "b": 4 * USD}
     assert all_of_it["total_microusd"] == 8 * USD
+    for who, jobs in ((shop.operator, [one]), (shop.a, [one]), (shop.b, [])):
+        of_a = shop.ask("GET", "/v1/invoice?by=job&tenant=a", who)[1]
+        assert [bill["of"] for bill in of_a["bills"]] == jobs
+        assert of_a["total_microusd"] == 4 * USD * len(jobs)
     (mine,) = shop.ask("GET", "/v1/invoice?by=job", shop.b)[1]["bills"]
     assert (mine["of"], mine["failed_microusd"], mine["idle_microusd"]) == (two, 4 * USD, None)
     shop.submit(shop.a)
@@ -257,7 +261,7 @@ def test_the_console_draws_price_and_depth_of_market_pools(shop: Shop) -> None:
     shop.submit(shop.b, gpus=4, limit_microusd_per_gpu_hour=3 * USD)
     for _ in range(30):
         shop.tick(10)
-    page = shop.http.get("/console/live", headers=shop.b).text
+    page = shop.http.get("/market", headers=shop.b).text
     (card,) = market_cards(shop.service.reader)
     assert f'points="{card["billed_line"]}"' in page
     assert f'points="{card["cleared_line"]}"' in page

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import ipaddress
 import json
 import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,9 +21,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from brimful.adapters import notify as outward
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.notify import Mail
-from brimful.adapters.stores.notices import NotifyStore
+from brimful.adapters.stores.notices import NotifyStore, Queued
+from brimful.errors import WorldFailed
 from brimful.fleet.events import Event, JobSkipped, LeaseEnded, LeaseEnding
 from brimful.language import say, verbatim
 from brimful.scheduler.rules import Rules
@@ -29,6 +34,7 @@ from brimful.server.service import notify
 from brimful.server.service.notify import TRIES, Notifier, Outbound
 from brimful.server.service.service import Service
 from tests.builders import a_node, eventually
+from tests.patience import PATIENCE_S
 from tests.server.builders import bearer, wind_down
 from tests.server.live import live, wait_for
 from tests.server.test_api import Server
@@ -248,6 +254,11 @@ def test_each_hears_of_its_own_and_an_admin_of_the_team(server: NotifyServer, ho
         listed = server.http.get("/v1/notifications", headers=headers).json()["data"]["notifications"]
         assert len(listed) == seen
     assert server.http.post(f"/v1/notifications/{mine}/remove", headers=bob).status_code == 404
+    # Any team's admin may make a token in her name: it is not hers elsewhere.
+    named = bearer(server.access, "admin", "blue", name="alice")
+    seen = server.http.get("/v1/notifications", headers=named).json()["data"]["notifications"]
+    assert [each["tenant"] for each in seen] == ["blue"]
+    assert server.http.post(f"/v1/notifications/{mine}/remove", headers=named).status_code == 404
     assert (
         server.http.post(
             "/v1/notifications", json={"target": hook.url, "team": True}, headers=bob
@@ -273,6 +284,19 @@ def test_a_target_that_cannot_be_is_refused(server: NotifyServer, target: str) -
     assert server.http.post("/v1/notifications", json={"target": target}).status_code in {400, 422}
 
 
+def test_mail_is_promised_only_where_it_can_leave_and_budgets_only_to_teams(
+    server: NotifyServer,
+) -> None:
+    assert "budget" not in server.add("mailto:a@example.org")["notification"]["on"]
+    assert "budget" in server.add("mailto:a@example.org", team=True)["notification"]["on"]
+    alone = {"target": "mailto:a@example.org", "on": ["budget"]}
+    assert server.http.post("/v1/notifications", json=alone).status_code == 400
+    assert server.service.notifier is not None
+    server.service.notifier._outbound = Outbound()  # a server without --smtp
+    refused = server.http.post("/v1/notifications", json={"target": "mailto:a@example.org"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "sends_nothing")
+
+
 def test_no_webhook_reaches_what_is_not_public(tmp_path: Path, post: Post, hook: Hook) -> None:
     server = NotifyServer(tmp_path, post, hosts=frozenset())
     server.round()
@@ -285,6 +309,57 @@ def test_no_webhook_reaches_what_is_not_public(tmp_path: Path, post: Post, hook:
     server.access.close()
     wind_down(server.service)
     server.store.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "::1", "fe80::1"),
+        *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
+    ],
+)
+def test_no_spelling_of_an_inner_address_is_public(address: str) -> None:
+    at = ipaddress.ip_address(address)
+    assert not outward._is_public(at)
+    assert outward._is_public(ipaddress.ip_address("64:ff9b::8.8.8.8"))
+    assert outward._is_public(ipaddress.ip_address("2a00:1450::1"))
+
+
+def test_one_who_answers_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outward, "TIMEOUT_S", 0.5)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        line, _ = listener.accept()
+        with contextlib.suppress(OSError), line:
+            while True:
+                line.sendall(b"H")
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    with pytest.raises(WorldFailed):
+        outward.post(url, b"{}", note="1", secret="s", at_s=1, hosts=["127.0.0.1"])
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it was hung up on"
+    listener.close()
+
+
+def test_one_tenants_flood_leaves_room_for_the_others(server: NotifyServer, hook: Hook) -> None:
+    red, blue = (
+        server.add(f"{hook.url}?{tenant}", headers=bearer(server.access, "admin", tenant), team=True)
+        for tenant in ("red", "blue")
+    )
+    flood = [*(("red", red, i) for i in range(100)), ("blue", blue, 200)]
+    notes = [
+        Queued(note=f"{name}-{i}", rule=rule["notification"]["notification"], body="{}", tries=0, next_s=i)
+        for name, rule, i in flood
+    ]
+    server.notices.take_in(notes, seq=1)
+    due = server.notices.due(server.now_s, limit=64, each=notify.OF_TENANT)
+    assert {each.note for each in due[:2]} == {"red-0", "blue-200"}
+    assert len(due) == notify.OF_TENANT + 1
 
 
 def test_what_a_person_asked_for_is_no_news(server: NotifyServer) -> None:

@@ -11,7 +11,7 @@ from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.scheduler.rules import Rules
 from brimful.server.service.service import Service
-from brimful.server.views.jobs import jobs_page
+from brimful.server.views.jobs import Wanted, jobs_page
 from tests.builders import a_job, a_node
 from tests.server.test_console import Desk, words
 
@@ -35,9 +35,8 @@ def test_pages_go_on_into_jobs_that_have_left_memory(tmp_path: Path, monkeypatch
         seen: list[str] = []
         before: int | None = None
         while True:
-            page = jobs_page(
-                service.reader, before=before, limit=5, phases=phases, tenants=tenant and {tenant}
-            )
+            wanted = Wanted(phases=phases, tenants=tenant and {tenant})
+            page = jobs_page(service.reader, before=before, limit=5, wanted=wanted)
             seen += [view["job"] for view in page.views]
             before = page.next_serial
             if before is None:

@@ -227,9 +227,8 @@ def test_a_submission_whose_commit_is_unknown_is_not_sent_again(
         raise WorldFailed(verbatim("the connection was lost"), code="database_failed")
 
     batch = [Pending(a_job("")) for _ in range(3)]
-    service.submissions._intake._waiting.extend(batch)
     monkeypatch.setattr(world.store, "append", took_and_fell_silent)
-    service.submissions._intake._take_waiting()
+    service.submissions.submit_all(batch)
     monkeypatch.undo()
     assert asked == 1
     assert [each.error.code for each in batch if each.error] == ["database_failed"] * 3

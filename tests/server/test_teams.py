@@ -12,6 +12,7 @@ from brimful.adapters.identity.store import AccessStore, User
 from brimful.adapters.stores.prepare import prepare, schema_of
 from brimful.adapters.stores.schema import SCHEMA_VERSION, tokens
 from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import NotFound
 from brimful.server.auth import EVERYBODY, ROLES, Principal
 from tests.server.builders import OPERATOR, bearer
 from tests.server.live import live
@@ -123,6 +124,16 @@ def test_nobody_makes_a_token_in_the_name_of_who_signs_in_elsewhere(house: House
     answer = house.http.post("/v1/tokens", json=body, headers=house.red)
     assert (answer.status_code, answer.json()["error"]["reason"]["code"]) == (403, "server.signs_in_itself")
     assert house.http.post("/v1/tokens", json=body, headers=house.operator).status_code == 201
+
+
+def test_a_token_in_somebodys_name_reaches_none_of_their_tokens_of_other_teams(house: House) -> None:
+    _, hers = house.access.issue(name="ann", tenant="red", role="viewer")
+    _, made = house.access.issue(name="ann", tenant="blue", role="admin")
+    named = Principal(token=made.token, name="ann", roles={"blue": "admin"})
+    assert [token.tenant for token in house.access.tokens_of(named)] == ["blue"]
+    with pytest.raises(NotFound):
+        house.access.revoke_own(named, hers.token)
+    house.access.revoke_own(named, made.token)
 
 
 @pytest.mark.parametrize("role", ROLES)

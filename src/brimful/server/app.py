@@ -12,6 +12,7 @@ from collections.abc import Collection
 from fastapi import APIRouter, FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful import __version__
@@ -21,11 +22,22 @@ from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import LANGUAGES, Number, Quoted, choose, say
 from brimful.server.api.errors import add_error_handlers, failed
+from brimful.server.api.gate import Gate, shown_by
+from brimful.server.api.reservations import ReserveVerbs
 from brimful.server.api.router import make_router
+from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Access
+from brimful.server.console.actions import add_actions
+from brimful.server.console.fit_page import add_fit_page
+from brimful.server.console.jobs_page import add_jobs_page
+from brimful.server.console.operate_page import Operate, add_operate_page
+from brimful.server.console.overview import Overview, add_overview
 from brimful.server.console.own_tokens import add_own_tokens
-from brimful.server.console.pages import Pages, make_console
+from brimful.server.console.pages import Pages, chosen_language, make_console
+from brimful.server.console.reserve_forms import add_reserve_forms
 from brimful.server.console.sign_in import add_sign_in
+from brimful.server.console.submit_page import Submit, add_submit_page
+from brimful.server.fitting.fitter import Fitter
 from brimful.server.metrics import Metrics, make_metrics
 from brimful.server.service.service import Service
 from brimful.units import integer_from_text
@@ -54,18 +66,30 @@ def make_app(
     hosts: Collection[str] = LOOPBACK,
     secure: bool = False,
     oidc: Oidc | None = None,
+    open_fit: bool = False,
 ) -> ASGIApp:
-    """The whole server as one ASGI application, answering to these names; `secure`: it is served over TLS."""
+    """The whole server as one ASGI application, answering to these names; `secure`: it is served over TLS.
+
+    `open_fit`: Fit answers whoever asks, without a token.
+    """
     # The interactive docs pages load scripts from elsewhere; the schema itself is all anybody needs.
     app = FastAPI(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
     reader = service.reader
     code, notifier = service.code, service.notifier
-    metrics = Metrics(reader, notifier)
+    metrics, fitter = Metrics(reader, notifier), Fitter()
     app.include_router(
         make_router(
-            reader, service.submissions, access, code=code, notifier=notifier, hindsight=service.hindsight
+            reader,
+            service.submissions,
+            access,
+            code=code,
+            notifier=notifier,
+            hindsight=service.hindsight,
+            rehearser=service.rehearser,
+            fitter=fitter,
+            open_fit=open_fit,
         )
     )
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
@@ -75,8 +99,21 @@ def make_app(
         add_sign_in(ways, access, pages, oidc, secure=secure)
     if secure:
         add_own_tokens(ways, access, pages)
+    verbs = Verbs(reader, service.submissions, Gate(access), code)
+    add_jobs_page(ways, access, pages, reader, verbs)
+    add_actions(ways, access, pages, reader, verbs)
+    overview = Overview(reader, service.hindsight)
+    add_overview(ways, access, pages, overview, verbs)
+    add_reserve_forms(
+        ways, access, pages, overview.market, ReserveVerbs(reader, service.submissions, Gate(access))
+    )
+    add_operate_page(ways, access, pages, Operate(reader, access, verbs))
+    add_submit_page(ways, access, pages, Submit(reader, access, verbs, fitter, secure=secure))
+    add_fit_page(ways, access, pages, fitter, open_to_all=open_fit)
     app.include_router(ways, include_in_schema=False)
-    app.include_router(make_console(pages, reader, access, secure=secure), include_in_schema=False)
+    app.include_router(
+        make_console(pages, reader, access, verbs, fitter, secure=secure), include_in_schema=False
+    )
     add_error_handlers(app)
     return Middleware(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
 
@@ -115,15 +152,15 @@ class Middleware:
 
         try:
             headers = Headers(scope=scope)
-            choose(_asked_language(headers.get("accept-language", "")))
+            choose(_asked_language(chosen_language(headers) or headers.get("accept-language", "")))
             most = _most_bytes(scope)
             error = self._refusal(headers, most)
-            shown = headers.get("authorization") or headers.get("cookie") or ""
             if error is not None:
                 await failed(413 if error.code == "too_large" else 403, error)(scope, receive, send_marked)
             elif scope["path"].endswith("/stream"):
                 await self._app(scope, _limited(receive, most), send_marked)
             else:
+                shown, _kind = shown_by(HTTPConnection(scope))
                 await self._in_turn(shown, scope, _limited(receive, most), send_marked)
         finally:
             route = getattr(scope.get("route"), "path", "none")

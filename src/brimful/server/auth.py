@@ -251,8 +251,9 @@ class Access:
             )
         return self.issue(name=name, tenant=tenant, role=role, ttl_s=ttl_s)
 
-    def tokens_of(self, user: str) -> list[Token]:
-        return list(self._store.tokens_of(user))
+    def tokens_of(self, who: Principal) -> list[Token]:
+        """Its own, of teams that it comes from: any team's admin may make a token in its name."""
+        return [token for token in self._store.tokens_of(who.name) if who.sees(token.tenant)]
 
     def issue_own(self, who: Principal, tenant: str, role: str, ttl_s: int) -> str:
         """A token of one's own for one team, made in a browser: never an operator's.
@@ -268,7 +269,8 @@ class Access:
 
     def revoke_own(self, who: Principal, name: str) -> None:
         token = self._store.token(name)
-        if token is None or token.kind != "token" or token.name != who.name:
+        mine = token is not None and token.name == who.name and who.sees(token.tenant)
+        if token is None or token.kind != "token" or not mine:
             raise NotFound(say("server.no_token", name=Quoted(name[:40])))
         self._store.revoke(name, at_s=int(self._clock()))
         self._known.clear()

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import say, told, verbatim
@@ -64,6 +65,11 @@ def add_error_handlers(app: FastAPI) -> None:
         answer = failed(error.status_code, _of_http(error))
         answer.headers.update(error.headers or {})
         return answer
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:
+        # Nobody hears this, and it is nobody's bug.
+        return failed(400, BadInput(say("server.client_gone"), code="bad_request"))
 
     @app.exception_handler(Exception)
     async def unforeseen(_request: Request, _error: Exception) -> JSONResponse:

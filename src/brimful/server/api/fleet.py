@@ -7,23 +7,30 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query
 from fastapi.responses import Response
 
-from brimful.client.answers import DrainAnswer, EventsAnswer, FleetAnswer, QueuesAnswer, SpendAnswer
-from brimful.language import say, verbatim
+from brimful.client.answers import (
+    AttentionsAnswer,
+    DrainAnswer,
+    EventsAnswer,
+    FleetAnswer,
+    QueuesAnswer,
+    SpendAnswer,
+)
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import Hold, QueuesRequest
+from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
-from brimful.server.service.submissions import Submissions
+from brimful.server.views.attention import attention_view
 from brimful.server.views.events import events_for
-from brimful.server.views.fleet import drain_view, fleet_view, queues_view
-from brimful.server.views.money import spend_view
+from brimful.server.views.fleet import drain_view, fleet_view, queues_view, sites_view
+from brimful.server.views.money import budgets_view, spend_view
 
 NodeName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")]
 
 
-def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
+def add_fleet_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate) -> None:
     viewer, operator = gate.needs("viewer"), gate.needs("operator")
 
     @router.get("/fleet", response_model=envelope(FleetAnswer), responses=COMMON)
@@ -34,17 +41,19 @@ def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions
     def drain(
         node: NodeName, body: Annotated[Hold | None, Body()] = None, who: Principal = operator
     ) -> Response:
-        with gate.audited(who, "node.drain", lambda: node):
-            own_words = body.reason if body else ""
-            reason = verbatim(own_words) if own_words else say("server.drained_by", who=who.name)
-            submissions.drain(node, reason=reason)
-            return ok(drain_view(reader, node))
+        verbs.drain(who, node, body.reason if body else "")
+        return ok(drain_view(reader, node))
 
     @router.post("/nodes/{node}/resume", response_model=envelope(DrainAnswer), responses=CHANGING)
     def resume(node: NodeName, who: Principal = operator) -> Response:
-        with gate.audited(who, "node.resume", lambda: node):
-            submissions.resume(node)
-            return ok(drain_view(reader, node))
+        verbs.resume(who, node)
+        return ok(drain_view(reader, node))
+
+    @router.get("/attention", response_model=envelope(AttentionsAnswer), responses=COMMON)
+    def attention(who: Principal = viewer) -> Response:
+        """What somebody should look at, the most pressing first."""
+        sites, budgets = sites_view(reader, who), budgets_view(reader, who)
+        return ok({"attention": attention_view(reader, who, sites=sites, budgets=budgets)})
 
     @router.get("/queues", response_model=envelope(QueuesAnswer), responses=COMMON)
     async def queues(who: Principal = viewer) -> Response:
@@ -53,9 +62,8 @@ def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions
     @router.put("/queues", response_model=envelope(QueuesAnswer), responses=CHANGING)
     def set_queues(body: QueuesRequest, who: Principal = operator) -> Response:
         """All queues with quotas and limits, from now on; those left out have none."""
-        with gate.audited(who, "queues.set", lambda: " ".join(each.queue for each in body.queues)):
-            submissions.set_queues(body.as_quotas(), by=who.name)
-            return ok({"queues": queues_view(reader, who)})
+        verbs.set_queues(who, body.as_quotas())
+        return ok({"queues": queues_view(reader, who)})
 
     @router.get("/spend", response_model=envelope(SpendAnswer), responses=COMMON)
     async def spend(who: Principal = viewer) -> Response:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 
 from brimful.errors import BrimfulError
 from brimful.server.auth import Access, Kind, Principal, forbidden, unauthorized
@@ -16,18 +17,24 @@ from brimful.server.auth import Access, Kind, Principal, forbidden, unauthorized
 _bearer = HTTPBearer(auto_error=False, description="a token, as `brimful admin tokens add` gives it")
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(request: HTTPConnection) -> str:
     """Browsers tell cookies of one host apart by name only, not by port: two servers must not share one."""
     return f"brimful_{request.url.port or 'session'}"
 
 
+def shown_by(request: HTTPConnection) -> tuple[str, Kind]:
+    """What it shows to come in, however that is written: a bearer token, else a session's cookie."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (text := given.strip()):
+        return text, "token"
+    return request.cookies.get(cookie_name(request), ""), "session"
+
+
 async def principal_of(access: Access, request: Request) -> Principal | None:
     """By a bearer token; or, where nothing is changed, by a browser's session, and only as its cookie."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    kind: Kind = "token"
-    text = given.strip() if scheme.lower() == "bearer" else ""
-    if not text and request.method in ("GET", "HEAD"):
-        text, kind = request.cookies.get(cookie_name(request), ""), "session"
+    text, kind = shown_by(request)
+    if kind == "session" and request.method not in ("GET", "HEAD"):
+        return None
     who, fresh = access.known(text, kind)
     return who if fresh else await run_in_threadpool(access.look_up, text, kind)
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+import re
+from collections.abc import Callable, Collection, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Path, Query
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from brimful.adapters.code import CodeStore
 from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, Phase, WhyAnswer
-from brimful.errors import NotFound
-from brimful.fleet.job import Job
+from brimful.errors import BrimfulError, NotFound
 from brimful.fleet.state import JobState
-from brimful.language import Quoted, say, verbatim
+from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
-from brimful.server.api.code import no_code
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.requests import BidRequest, Hold, Move, Submission
+from brimful.server.api.requests import BidRequest, Hold, Move, Submission, Terms
+from brimful.server.api.seen import check_named, job_for
+from brimful.server.api.together import Together, each_alone
+from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Principal, forbidden
+from brimful.server.service.intake import Pending
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
-from brimful.server.views.jobs import job_view, jobs_page
-from brimful.server.views.logs import LONGEST_CHARACTER, log_piece
+from brimful.server.views.jobs import Wanted, active_page, job_view, jobs_page
+from brimful.server.views.logs import LONGEST_CHARACTER, log_piece, whole_log
 from brimful.server.views.why import why_view
 
 JobName = Annotated[str, Path(max_length=100, pattern=r"^[^\x00]+$")]
@@ -38,52 +43,64 @@ Key = Annotated[
         description="a second submission with the same key gives the first one's job back",
     ),
 ]
+Rank = Annotated[int, Query(ge=0, le=4095, description="which process of a gang")]
+Order = Literal["newest", "next", "wait", "gpus", "cost"]
 Tenants = Annotated[str | None, Query(max_length=60, description="only this tenant's")]
+TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {}}, "description": "what was printed"}
+}
 
 
-def job_for(reader: Reader, who: Principal, name: str) -> JobState:
-    """The job, if this one may see it."""
-    _see(reader, who, name)
-    return reader.job(name)
+def _submit_all(
+    reader: Reader, submissions: Submissions, asked: Sequence[tuple[Pending, Context]]
+) -> list[Response | Exception]:
+    """The answers, each in the language of who asked."""
+
+    def answer(state: JobState | BrimfulError) -> Response:
+        if isinstance(state, BrimfulError):
+            raise state
+        return ok(job_view(reader, state, explain=False), 201)
+
+    states = submissions.submit_all([pending for pending, _ in asked])
+    return each_alone(
+        [partial(context.run, answer, state) for state, (_, context) in zip(states, asked, strict=True)]
+    )
 
 
-def _see(reader: Reader, who: Principal, name: str) -> Job:
-    """The job, or that of an array. What another tenant has is not there, in the very same words."""
-    array = reader.array(name)
-    job = reader.job(name).job if array is None else array.job
-    if not who.sees(job.tenant):
-        raise NotFound(say("server.no_job", name=Quoted(name[:100])))
-    return job
+def seen_tenants(who: Principal, tenant: str | None) -> Collection[str] | None:
+    """This tenant, if it may be seen, or all that may; None: all there are."""
+    if tenant is not None and not who.sees(tenant):
+        raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
+    return who.tenants() if tenant is None else {tenant}
 
 
-def own_job(reader: Reader, who: Principal, name: str) -> None:
-    """Changing it takes its submitter, or an admin of its tenant."""
-    job = _see(reader, who, name)
-    # A job of before there were users is its token's.
-    is_own = job.user == who.name if job.user else job.submitter == who.token
-    if not who.may("admin", job.tenant) and not (is_own and who.may("submitter", job.tenant)):
-        raise forbidden(who, "admin")
+def jobs_list(
+    reader: Reader, wanted: Wanted, cursor: str | None, limit: int, *, order: Order, fold: bool
+) -> JobsAnswer:
+    place = read_cursor(cursor)
+    if order == "newest":
+        page = jobs_page(reader, before=place, limit=limit, fold=fold, wanted=wanted)
+    else:
+        page = active_page(reader, order=order, after=place or 0, limit=limit, fold=fold, wanted=wanted)
+    return {"jobs": page.views, "next_cursor": page_after(page.next_serial)}
 
 
 def add_job_routes(
     router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate, code: CodeStore | None
 ) -> None:
     viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
+    submitting = Together(partial(_submit_all, reader, submissions))
 
     @router.post("/jobs", status_code=201, response_model=envelope(JobAnswer), responses=CHANGING)
-    def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
+    async def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
         job, tasks = submission.as_job(who, key or ""), submission.tasks()
-        named = ""
-        with gate.audited(who, "job.submit", lambda: named):
+        pending = Pending(job, tasks)
+        with gate.audited(who, "job.submit", lambda: pending.name):
             if not who.may("submitter", job.tenant):
                 raise forbidden(who, "submitter" if who.sees(job.tenant) else "operator")
-            if job.code and (code is None or code.size(job.tenant, job.code) is None):
-                raise no_code(job.code)
-            for name, _ in job.after:
-                _see(reader, who, name)
-            state = submissions.submit(job, tasks)
-            named = state.job.array or state.job.job
-        return ok(job_view(reader, state, explain=False), 201)
+            if job.code or job.after:
+                await run_in_threadpool(check_named, reader, code, who, job)
+            return await submitting.ask((pending, copy_context()))
 
     @router.get("/jobs", response_model=envelope(JobsAnswer), responses=COMMON)
     async def jobs(
@@ -93,28 +110,39 @@ def add_job_routes(
         phase: Annotated[list[Phase] | None, Query()] = None,
         tenant: Tenants = None,
         array: Annotated[str | None, Query(max_length=100, description="only this array's tasks")] = None,
+        user: Annotated[
+            str | None, Query(max_length=100, description="only what this user submitted")
+        ] = None,
+        text: Annotated[
+            str, Query(max_length=200, description="in its number, name, command, user, team or node")
+        ] = "",
+        order: Annotated[
+            Order, Query(description="newest: all; next, wait, gpus, cost: those that are not over")
+        ] = "newest",
         fold: Annotated[bool, Query(description="one task stands for its array")] = False,
         who: Principal = viewer,
     ) -> Response:
-        before = read_cursor(cursor)
-        if tenant is not None and not who.sees(tenant):
-            raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
-        wanted = who.tenants() if tenant is None else {tenant}
-        page = await run_in_threadpool(
-            jobs_page,
-            reader,
-            before=before,
-            limit=limit,
-            phases=phase,
-            tenants=wanted,
-            array=array,
-            fold=fold,
+        wanted = Wanted(
+            phases=phase, tenants=seen_tenants(who, tenant), array=array, user=user, text=text.strip()
         )
-        return ok({"jobs": page.views, "next_cursor": page_after(page.next_serial)})
+        return ok(await run_in_threadpool(jobs_list, reader, wanted, cursor, limit, order=order, fold=fold))
+
+    _add_views(router, reader, viewer)
+    _add_verbs(router, reader, Verbs(reader, submissions, gate, code), submitter)
+
+
+def _add_views(router: APIRouter, reader: Reader, viewer: Any) -> None:  # noqa: ANN401 - FastAPI's own type
+    showing: Together[Callable[[], Response], Response] = Together(each_alone)
 
     @router.get("/jobs/{name}", response_model=envelope(JobAnswer), responses=COMMON)
-    def show(name: JobName, who: Principal = viewer) -> Response:
-        return ok(job_view(reader, reader.measure(job_for(reader, who, name))))
+    async def show(name: JobName, who: Principal = viewer) -> Response:
+        def view(*, measured: bool = False) -> Response:
+            state = job_for(reader, who, name)
+            return ok(job_view(reader, reader.measure(state) if measured else state))
+
+        if reader.has_unread(name):  # files, which may take their time
+            return await run_in_threadpool(view, measured=True)
+        return await showing.ask(partial(copy_context().run, view))
 
     @router.get("/jobs/{name}/why", response_model=envelope(WhyAnswer), responses=COMMON)
     def why(name: JobName, who: Principal = viewer) -> Response:
@@ -128,49 +156,55 @@ def add_job_routes(
         lease: Annotated[str | None, Query(max_length=100)] = None,
         offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
         limit: Annotated[int, Query(ge=LONGEST_CHARACTER, le=1 << 20)] = 1 << 16,
-        rank: Annotated[int, Query(ge=0, le=4095, description="which process of a gang")] = 0,
+        rank: Rank = 0,
         who: Principal = viewer,
     ) -> Response:
         job_for(reader, who, name)
         return ok(log_piece(reader, name, lease, rank=rank, offset=offset, limit=limit))
 
-    _add_verbs(router, reader, submissions, gate, submitter)
+    @router.get("/jobs/{name}/log/file", response_class=Response, responses={**COMMON, **TEXT})
+    def log_file(name: JobName, rank: Rank = 0, who: Principal = viewer) -> Response:
+        """All that one process of the job has printed, over all of its leases."""
+        job_for(reader, who, name)
+        kept = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        headers = {"content-disposition": f'attachment; filename="{kept}-{rank}.log"'}
+        return StreamingResponse(
+            whole_log(reader, name, rank=rank), media_type="text/plain; charset=utf-8", headers=headers
+        )
 
 
 def _add_verbs(
     router: APIRouter,
     reader: Reader,
-    submissions: Submissions,
-    gate: Gate,
+    verbs: Verbs,
     submitter: Any,  # noqa: ANN401 - FastAPI's own type
 ) -> None:
-    def changed(who: Principal, verb: str, name: str, act: Callable[[], JobState], to: str = "") -> Response:
-        with gate.audited(who, f"job.{verb}", lambda: f"{name}{to}"):
-            own_job(reader, who, name)
-            return ok(job_view(reader, act(), explain=False))
+    def shown(state: JobState) -> Response:
+        return ok(job_view(reader, state, explain=False))
 
     @router.post("/jobs/{name}/cancel", response_model=envelope(JobAnswer), responses=CHANGING)
     def cancel(name: JobName, who: Principal = submitter) -> Response:
-        return changed(who, "cancel", name, lambda: submissions.cancel(name))
+        return shown(verbs.cancel(who, name))
 
     @router.post("/jobs/{name}/hold", response_model=envelope(JobAnswer), responses=CHANGING)
     def hold(
         name: JobName, body: Annotated[Hold | None, Body()] = None, who: Principal = submitter
     ) -> Response:
-        own_words = body.reason if body else ""
-        because = verbatim(own_words) if own_words else say("server.held_by", who=who.name)
-        return changed(who, "hold", name, lambda: submissions.hold(name, reason=because))
+        return shown(verbs.hold(who, name, body.reason if body else ""))
 
     @router.post("/jobs/{name}/release", response_model=envelope(JobAnswer), responses=CHANGING)
     def release(name: JobName, who: Principal = submitter) -> Response:
-        return changed(who, "release", name, lambda: submissions.release(name))
+        return shown(verbs.release(who, name))
 
     @router.post("/jobs/{name}/move", response_model=envelope(JobAnswer), responses=CHANGING)
     def move(name: JobName, body: Move, who: Principal = submitter) -> Response:
-        to = f" to {body.site or 'anywhere'}"
-        return changed(who, "move", name, lambda: submissions.move(name, body.site), to)
+        return shown(verbs.move(who, name, body.site))
 
     @router.post("/jobs/{name}/bid", response_model=envelope(JobAnswer), responses=CHANGING)
     def bid(name: JobName, body: BidRequest, who: Principal = submitter) -> Response:
-        limit = body.limit_microusd_per_gpu_hour
-        return changed(who, "bid", name, lambda: submissions.bid(name, limit), f" {limit}")
+        return shown(verbs.bid(who, name, body.limit_microusd_per_gpu_hour))
+
+    @router.post("/jobs/{name}/terms", response_model=envelope(JobAnswer), responses=CHANGING)
+    def terms(name: JobName, body: Terms, who: Principal = submitter) -> Response:
+        """Another class or deadline; the job keeps the place that its age gives it."""
+        return shown(verbs.terms(who, name, body))

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import csv
+import io
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from brimful.client.answers import BudgetAnswer, BudgetsAnswer, ForecastAnswer, InvoiceAnswer, PricesAnswer
+from brimful.client.answers import (
+    BillAnswer,
+    BudgetAnswer,
+    BudgetsAnswer,
+    ForecastAnswer,
+    InvoiceAnswer,
+    PricesAnswer,
+)
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import BudgetRequest, CreditRequest
+from brimful.server.api.verbs import Verbs
 from brimful.server.auth import TENANT, Principal
 from brimful.server.service.reader import Reader
-from brimful.server.service.submissions import Submissions
 from brimful.server.views.forecast import Ahead
 from brimful.server.views.money import Bills, budgets_view, prices_view
 
+By = Literal["team", "user", "job", "site", "gpu", "day"]
+FORMULA = "=+-@\t\r"
+CSV: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/csv": {}}, "description": "a bill in each row"}
+}
 TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
+OnlyTenant = Annotated[str | None, Query(max_length=60, pattern=TENANT, description="only this one's")]
 
 
-def add_market_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
+def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate) -> None:
     viewer, operator = gate.needs("viewer"), gate.needs("operator")
     bills, ahead = Bills(reader), Ahead(reader)
 
@@ -51,21 +66,40 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
 
     @router.post("/budgets/{tenant}", response_model=envelope(BudgetAnswer), responses=CHANGING)
     def budget(tenant: TenantName, body: BudgetRequest, who: Principal = operator) -> Response:
-        """A hard limit on what the tenant may spend from now on; null takes it away."""
-        with gate.audited(who, "budget.set", lambda: f"{tenant} {body.microusd}"):
-            submissions.set_budget(tenant, body.microusd)
-        return ok(_budget_of(reader, who, tenant))
+        """A limit on what the tenant, or a project of it, may spend; null takes it away."""
+        name = body.name_of(tenant)
+        verbs.set_budget(who, name, body)
+        return ok(_budget_of(reader, who, name))
 
     @router.post("/budgets/{tenant}/credit", response_model=envelope(BudgetAnswer), responses=CHANGING)
     def credit(tenant: TenantName, body: CreditRequest, who: Principal = operator) -> Response:
-        with gate.audited(who, "budget.credit", lambda: f"{tenant} {body.microusd}"):
-            submissions.grant_credit(tenant, body.microusd, body.reason)
+        verbs.credit(who, tenant, body.microusd, body.reason)
         return ok(_budget_of(reader, who, tenant))
 
     @router.get("/invoice", response_model=envelope(InvoiceAnswer), responses=COMMON)
-    def invoice(by: Literal["team", "job", "site", "gpu"] = "team", who: Principal = viewer) -> Response:
-        """What was billed, and what of it was waste, by team, job or GPU type."""
-        return ok(bills.view(who, by=by))
+    def invoice(
+        by: By = "team",
+        tenant: OnlyTenant = None,
+        who: Principal = viewer,
+    ) -> Response:
+        """What was billed, and what of it was waste, by team, user, job, site, GPU type or day (UTC)."""
+        return ok(bills.view(who, by=by, tenant=tenant))
+
+    @router.get("/invoice.csv", response_class=Response, responses={**COMMON, **CSV})
+    def invoice_csv(by: By = "team", tenant: OnlyTenant = None, who: Principal = viewer) -> Response:
+        """The same for a spreadsheet; money in micro-dollars."""
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(BillAnswer.__annotations__))
+        table.writeheader()
+        # What a spreadsheet would take for a formula begins with a quote.
+        for bill in bills.view(who, by=by, tenant=tenant)["bills"]:
+            table.writerow({**bill, "of": f"'{bill['of']}" if bill["of"][:1] in FORMULA else bill["of"]})
+        name = f"brimful-{by}.csv"
+        return Response(
+            text.getvalue(),
+            media_type="text/csv",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
 
 
 def _budget_of(reader: Reader, who: Principal, tenant: str) -> BudgetAnswer:

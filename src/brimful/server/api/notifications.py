@@ -47,6 +47,8 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
     def add(body: NewNotification, who: Principal = viewer) -> Response:
         with gate.audited(who, "notify.add", lambda: _shown(body.target)):
             _check(body.target)
+            if body.target.startswith("mailto:") and not kept().sends_mail:
+                raise Refused(say("server.sends_no_mail"), code="sends_nothing")
             if body.team and not who.may("admin"):
                 raise forbidden(who, "admin")
             owner, tenant = "" if body.team else who.name, who.tenant
@@ -54,7 +56,10 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
             if have >= MAX_RULES:
                 raise Refused(say("server.too_many_rules", most=MAX_RULES), code="too_many_rules")
             now_s = kept().now_s()
-            rule = new_rule(owner=owner, tenant=tenant, target=body.target, kinds=body.on, now_s=now_s)
+            kinds = [kind for kind in body.on if body.team or kind != "budget"]  # a budget is a team's
+            if not kinds:
+                raise BadInput(say("server.budget_needs_team"))
+            rule = new_rule(owner=owner, tenant=tenant, target=body.target, kinds=kinds, now_s=now_s)
             kept().add(rule)
         return ok({"notification": _view(rule, None), "secret": rule.secret}, 201)
 
@@ -71,9 +76,9 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
 
 
 def _may_see(who: Principal, rule: NotifyRule) -> bool:
-    """One's own; and an admin its team's."""
+    """One's own; and an admin its team's. Any team's admin may make a token in somebody's name."""
     if rule.owner:
-        return rule.owner == who.name
+        return rule.owner == who.name and who.sees(rule.tenant)
     return who.may("admin", rule.tenant)
 
 

@@ -10,18 +10,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import BadInput
 from brimful.fleet.arrays import MAX_AFTER, Tasks, after_from, tasks_from
+from brimful.fleet.elastic.written import MAX_GPUS as MOST_GPUS
+from brimful.fleet.elastic.written import RANGE, points_from, range_from
 from brimful.fleet.job import Job
 from brimful.fleet.queues import Quota
 from brimful.language import Quoted, say
 from brimful.language.printable import printable
 from brimful.server.auth import TENANT, Principal
+from brimful.server.service.budgets import BudgetAsked
 
 MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
 YEAR_S = 366 * 86400
+WORD_MARKS = ". : + / @ - _"
 WORD = r"^[\w .:+/@-]*$"
 Word = Annotated[str, Field(max_length=100, pattern=WORD)]
 Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
 Tenant = Annotated[str, Field(max_length=60, pattern=TENANT)]
+Project = Annotated[
+    str, Field(max_length=60, pattern=f"^({TENANT[1:-1]})?$", description="of the tenant; empty: none")
+]
 AnyTenant = Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
 Role = Literal["viewer", "submitter", "admin", "operator"]
 TenantQuery = Annotated[
@@ -32,8 +39,15 @@ Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
 Limit = Annotated[int, Field(ge=1, le=10**12, strict=True)]
 Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
 MAX_GPUS = 10**6
+ELASTIC_RESTART_S = 60  # what another size costs a gang that does not say
 GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS, strict=True)]
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+
+
+Scaling = Annotated[
+    dict[Annotated[int, Field(ge=1, le=MOST_GPUS)], Annotated[float, Field(gt=0, le=1e6)]],
+    Field(max_length=50, description="of a range: GPUs, and how much faster they are than its fewest"),
+]
 
 
 class Request(BaseModel):
@@ -42,7 +56,11 @@ class Request(BaseModel):
 
 def bad_shape(errors: Sequence[Any]) -> BadInput:
     """The first of what Pydantic found wrong."""
-    where = ".".join(str(part) for part in errors[0]["loc"] if part != "body") or "the body"
+    parts = [str(part) for part in errors[0]["loc"] if part != "body"]
+    # Where a value may be of two kinds, Pydantic also names the kind that it tried.
+    where = ".".join(part for part in parts if not part.startswith("constrained-")) or "the body"
+    if errors[0]["type"] == "string_pattern_mismatch" and errors[0]["ctx"]["pattern"] == WORD:
+        return BadInput(say("server.bad_characters", where=printable(where[:200]), others=WORD_MARKS))
     return BadInput(say("server.bad_shape", where=printable(where[:200]), why=errors[0]["msg"][:500]))
 
 
@@ -51,6 +69,7 @@ class Prediction(Request):
 
     peak_bytes: Annotated[int, Field(ge=0, le=1 << 50)]
     step_s: Annotated[float, Field(gt=0, le=1e9)]
+    scaling: Scaling = {}
 
 
 class Submission(Request):
@@ -62,9 +81,14 @@ class Submission(Request):
         str,
         Field(pattern=r"^([0-9a-f]{64})?$", description="packed code, sent before by `POST /v1/code`"),
     ] = ""
-    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    gpus: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_GPUS)] | Annotated[str, Field(pattern=f"^{RANGE}$")],
+        Field(description="how many; or a range for an elastic gang, such as 2..16"),
+    ] = 1
+    scaling: Scaling = {}
     name: Word = ""
     tenant: Tenant | None = None
+    project: Project = ""
     queue: Word = ""
     priority: Literal["urgent", "normal", "background"] = "normal"
     gpu_types: Annotated[tuple[Word, ...], Field(max_length=50)] = ()
@@ -105,19 +129,40 @@ class Submission(Request):
     def _check_words(self) -> None:
         if not self.command[0].strip():
             raise BadInput(say("server.command_empty"))
+        if isinstance(self.gpus, int):
+            if self.scaling or any(each.scaling for each in self.predicted.values()):
+                raise BadInput(say("fleet.scaling_without_range"))
+        elif self.deadline_s is not None:
+            least, most = range_from(self.gpus)
+            raise BadInput(say("server.elastic_deadline", least=least, most=most), code="unsupported")
         for name in self.env:
             if not name.isidentifier() or not name.isascii() or len(name) > 200:
                 raise BadInput(say("server.bad_env_name", name=Quoted(name[:80])))
 
     def as_job(self, who: Principal, key: str) -> Job:
         self._check_words()
+        saves = {}
+        if not isinstance(self.gpus, int):  # a gang that may be resized saves when it is told to leave
+            saves["checkpoint_interval_s"] = self.checkpoint_interval_s or 0
+            saves["checkpoint_cost_s"] = self.checkpoint_cost_s or ELASTIC_RESTART_S
+        least, most = (self.gpus, 0) if isinstance(self.gpus, int) else range_from(self.gpus)
+        given = {"": self.scaling} | {gpu: each.scaling for gpu, each in self.predicted.items()}
+        curves = [
+            (gpu, points_from(scaling, least=least, most=most))
+            for gpu, scaling in sorted(given.items())
+            if scaling
+        ]
         predicted = sorted(self.predicted.items())
         # Rates are against the slowest type, on which work is counted.
         slowest_s = max((each.step_s for _, each in predicted), default=0.0)
-        not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env", "array", "after"}
+        not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env", "array", "after", "gpus", "scaling"}
         return Job(
             job="",  # numbered by the service
-            **self.model_dump(exclude=not_the_jobs),
+            **(self.model_dump(exclude=not_the_jobs) | saves),
+            gpus=least,
+            min_gpus=least if most else 0,
+            max_gpus=most,
+            curves=tuple(curves),
             tenant=self.tenant or who.home,
             cpu_milli=round(self.cpus * 1000),
             env=tuple(sorted(self.env.items())),
@@ -133,6 +178,16 @@ class Submission(Request):
 
     def tasks(self) -> Tasks | None:
         return None if self.array is None else tasks_from(self.array)
+
+
+class CheckRequest(Request):
+    """A job that is only asked about: as a file, or as what would be submitted."""
+
+    text: Annotated[
+        Text, Field(description="a job file, an sbatch script, a SkyPilot task or a training config")
+    ] = ""
+    job: Annotated[dict[str, Any], Field(description="as `POST /v1/jobs` takes it; the text wins")] = {}
+    config: Annotated[Text, Field(description="a training config, for an estimate; never executed")] = ""
 
 
 class QueueRequest(Request):
@@ -169,16 +224,56 @@ class BidRequest(Request):
     ]
 
 
+class Terms(Request):
+    """What is left out stays as it is."""
+
+    priority: Literal["urgent", "normal", "background"] = "normal"
+    deadline_s: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 40)] | None, Field(description="UTC second; null: none")
+    ] = None
+
+
 class BudgetRequest(Request):
     microusd: Annotated[
         Annotated[int, Field(ge=0, le=MAX_BUDGET_MICROUSD, strict=True)] | None,
-        Field(description="what it may still spend; null: without limit"),
+        Field(description="what it may still spend, or in each period; null: without limit"),
     ]
+    project: Project = ""
+    within: Annotated[
+        str | None, Field(max_length=60, description="the budget that it is part of; null: as it is")
+    ] = None
+    period: Annotated[
+        Literal["fixed", "monthly", "quarterly"] | None, Field(description="null: as it is, or fixed")
+    ] = None
+    zone: Annotated[
+        str | None, Field(max_length=60, description="such as Europe/Paris; null: as it is, or UTC")
+    ] = None
+    hard: Annotated[bool | None, Field(description="false: it only warns; null: as it is, or true")] = None
+
+    def name_of(self, tenant: str) -> str:
+        return f"{tenant}/{self.project}" if self.project else tenant
+
+    def asked(self) -> BudgetAsked:
+        return BudgetAsked(within=self.within, period=self.period, zone=self.zone, hard=self.hard)
 
 
 class CreditRequest(Request):
     microusd: Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD, strict=True)]
     reason: Reason = ""
+
+
+PolicyText = Annotated[str, Field(min_length=1, max_length=500, description="NAME[?option=value&…]")]
+
+
+class RehearsalRequest(Request):
+    days: Annotated[int, Field(ge=1, le=366)] = 1
+    policies: Annotated[
+        tuple[PolicyText, ...], Field(max_length=20, description="none: those the server rehearses by itself")
+    ] = ()
+
+
+class AdoptRequest(Request):
+    policy: PolicyText
 
 
 class Hold(Request):
@@ -199,9 +294,9 @@ class NewNotification(Request):
         str, Field(max_length=2000, pattern=r"^[!-~]+$", description="https://…, http://… or mailto:…")
     ]
     on: Annotated[
-        tuple[Literal["finished", "failed", "preempted", "over_budget", "idle", "audit"], ...],
-        Field(min_length=1, max_length=6, description="audit: once a month, and only if asked for"),
-    ] = ("finished", "failed", "preempted", "over_budget", "idle")
+        tuple[Literal["finished", "failed", "preempted", "over_budget", "idle", "budget", "audit"], ...],
+        Field(min_length=1, max_length=7, description="audit: once a month, and only if asked for"),
+    ] = ("finished", "failed", "preempted", "over_budget", "idle", "budget")
     team: Annotated[bool, Field(description="all jobs of the tenant, not only one's own")] = False
 
 

@@ -11,16 +11,24 @@ from brimful.client.answers import HealthAnswer
 from brimful.language import told
 from brimful.server.api.access import add_access_routes
 from brimful.server.api.answers import envelope
+from brimful.server.api.check import add_check_route
+from brimful.server.api.cloud import add_cloud_routes
 from brimful.server.api.code import add_code_routes
 from brimful.server.api.errors import ok
+from brimful.server.api.fit import add_fit_route
 from brimful.server.api.fleet import add_fleet_routes
 from brimful.server.api.gate import Gate
 from brimful.server.api.hindsight import add_hindsight_routes
 from brimful.server.api.jobs import add_job_routes
 from brimful.server.api.market import add_market_routes
 from brimful.server.api.notifications import add_notification_routes
+from brimful.server.api.policy import add_policy_routes
+from brimful.server.api.reservations import add_reservation_routes
 from brimful.server.api.stream import add_stream_routes
+from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Access
+from brimful.server.fitting.fitter import Fitter
+from brimful.server.rehearsing.rehearser import Rehearser
 from brimful.server.service.hindsight import Hindsight
 from brimful.server.service.notify import Notifier
 from brimful.server.service.reader import Reader
@@ -37,6 +45,9 @@ def make_router(
     code: CodeStore | None = None,
     notifier: Notifier | None = None,
     hindsight: Hindsight | None = None,
+    rehearser: Rehearser | None = None,
+    fitter: Fitter | None = None,
+    open_fit: bool = False,
 ) -> APIRouter:
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
@@ -55,12 +66,19 @@ def make_router(
         found = {"version": __version__, "healthy": not trouble, "reason": why[0], "reason_code": why[1]}
         return ok(found, 503 if trouble else 200)
 
+    fitter = fitter or Fitter()
+    add_check_route(router, reader, fitter, gate)
     add_job_routes(router, reader, submissions, gate, code)
     add_code_routes(router, code, gate)
-    add_fleet_routes(router, reader, submissions, gate)
-    add_market_routes(router, reader, submissions, gate)
+    verbs = Verbs(reader, submissions, gate, code)
+    add_fleet_routes(router, reader, verbs, gate)
+    add_market_routes(router, reader, verbs, gate)
+    add_cloud_routes(router, reader, gate)
+    add_reservation_routes(router, reader, submissions, gate)
     add_access_routes(router, access, gate)
     add_notification_routes(router, notifier, gate)
     add_hindsight_routes(router, hindsight or Hindsight(reader), gate)
+    add_policy_routes(router, reader, rehearser, gate)
+    add_fit_route(router, fitter, gate, open_to_all=open_fit)
     add_stream_routes(router, reader, access, gate)
     return router

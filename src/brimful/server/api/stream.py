@@ -12,13 +12,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
 from brimful.errors import BrimfulError, Refused
 from brimful.language import say, told
 from brimful.server.api.answers import Failed
 from brimful.server.api.errors import COMMON
 from brimful.server.api.gate import Gate, principal_of
-from brimful.server.api.jobs import JobName, job_for
+from brimful.server.api.jobs import JobName, Rank
+from brimful.server.api.seen import job_for
 from brimful.server.auth import Access, Principal, unauthorized
 from brimful.server.service.reader import Reader
 from brimful.server.views.events import events_for
@@ -60,16 +62,11 @@ class Streams:
                 ),
                 code="too_many",
             )
-        return StreamingResponse(
-            self._counted(request, who, parts),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store"},
-        )
+        return _Counted(self._checked(request, who, parts), self.open, who.token)
 
-    async def _counted(
+    async def _checked(
         self, request: Request, who: Principal, parts: Callable[[], AsyncIterator[str]]
     ) -> AsyncIterator[str]:
-        self.open[who.token] += 1
         sent = checked = time.monotonic()
         try:
             async for part in parts():
@@ -84,9 +81,23 @@ class Streams:
                     sent = now
         except BrimfulError as error:
             yield _part("error", error.as_dict(told))
+
+
+class _Counted(StreamingResponse):
+    """Counts from the moment it is begun: of many that come at once, none passes before another counts."""
+
+    def __init__(self, parts: AsyncIterator[str], those: Counter[str], token: str) -> None:
+        super().__init__(parts, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._those, self._token = those, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._those[self._token] += 1
+        try:
+            await super().__call__(scope, receive, send)
         finally:
-            self.open[who.token] -= 1
-            self.open += Counter()  # only those that have any
+            self._those[self._token] -= 1
+            if not self._those[self._token]:
+                del self._those[self._token]
 
 
 def _part(kind: str, data: Any, place: str = "") -> str:  # noqa: ANN401 - JSON
@@ -108,9 +119,11 @@ async def _events(reader: Reader, who: Principal, place: int) -> AsyncIterator[s
         await asyncio.sleep(LOOK_S)
 
 
-async def _log(reader: Reader, name: str, lease: str | None, place: int) -> AsyncIterator[str]:
+async def _log(reader: Reader, name: str, lease: str | None, place: int, rank: int) -> AsyncIterator[str]:
     while True:
-        piece = await run_in_threadpool(log_piece, reader, name, lease, offset=place, limit=PIECE_BYTES)
+        piece = await run_in_threadpool(
+            log_piece, reader, name, lease, rank=rank, offset=place, limit=PIECE_BYTES
+        )
         lease, place = piece["lease"], piece["next_offset"]
         if piece["text"]:
             yield _part("log", {"lease": lease, "text": piece["text"], "next_offset": place})
@@ -140,9 +153,11 @@ def add_stream_routes(router: APIRouter, reader: Reader, access: Access, gate: G
     async def log(
         request: Request,
         name: JobName,
+        *,
         lease: Annotated[str | None, Query(max_length=100)] = None,
         offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
+        rank: Rank = 0,
         who: Principal = viewer,
     ) -> Response:
         await run_in_threadpool(job_for, reader, who, name)
-        return streams.answer(request, who, lambda: _log(reader, name, lease, offset))
+        return streams.answer(request, who, lambda: _log(reader, name, lease, offset, rank))

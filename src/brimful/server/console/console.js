@@ -1,11 +1,9 @@
-// Keeps the page true: asks for its live part every 2 s and changes only what differs, so that scroll,
-// selection and focus stay where they are. Without this file the page reloads itself instead.
+// Keeps the page true: asks for its live part and changes only what differs, so that scroll, selection and
+// focus stay where they are. Without this file the page reloads itself instead.
 "use strict";
 
-const EVERY_MS = 2000;
 const PATIENCE_MS = 5000;
 const live = document.getElementById("live");
-const from = live.dataset.from;
 const age = document.getElementById("age");
 const lost = document.getElementById("lost");
 
@@ -14,47 +12,56 @@ let answeredMs = Date.now();
 let asking = false;
 let timer = 0;
 
+// The page's own words, in its reader's language, with what goes into them.
+function say(name, ...values) {
+  return values.reduce((text, value, i) => text.replace(`%${i + 1}`, () => value), lost.dataset[name]);
+}
+
 async function ask() {
   if (asking) return;
   asking = true;
   clearTimeout(timer);
   try {
-    const reply = await fetch(from, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
+    const reply = await fetch(live.dataset.from, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
     if (!reply.ok) throw new Error(await problemIn(reply));
     take(await reply.text());
     answeredMs = Date.now();
     tellLoss("");
   } catch (error) {
-    tellLoss(error.name === "Error" ? error.message : "Connection lost"); // ours, else fetch's own
+    tellLoss(error.name === "Error" ? error.message : say("lost")); // ours, else fetch's own
   } finally {
     asking = false;
     tellAge();
-    if (!document.hidden) timer = setTimeout(ask, EVERY_MS);
+    if (!document.hidden) timer = setTimeout(ask, 1000 * Number(live.dataset.every));
   }
 }
 
 async function problemIn(reply) {
   const body = await reply.json().catch(() => null);
-  return `The server answers ${reply.status}: ${body?.error?.problem ?? reply.statusText}`;
+  return say("answers", reply.status, body?.error?.problem ?? reply.statusText);
 }
 
 function take(html) {
   if (html === seen) return;
   const next = new DOMParser().parseFromString(html, "text/html").getElementById("live");
-  if (next === null) throw new Error("The server answered with something else than the console");
+  if (next === null) throw new Error(say("other"));
   if (next.dataset.build !== live.dataset.build) location.reload();
+  const key = document.querySelector('.corner [name="form_key"]').value;
+  for (const field of next.querySelectorAll('[name="form_key"]')) field.setAttribute("value", key);
   localise(next);
   morph(live, next);
   document.title = live.dataset.title;
   seen = html;
 }
 
-// Make `now` equal to `next` in place. Children with an id are found again wherever they have moved.
+// Make `now` equal to `next` in place. Children with an id are found again wherever they have moved. What
+// carries data-keep is its reader's: a form half filled in, an opened answer.
 function morph(now, next) {
   if (now.nodeType !== Node.ELEMENT_NODE) {
     if (now.data !== next.data) now.data = next.data;
     return;
   }
+  if (now.dataset.keep !== undefined) return;
   for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
   for (const { name, value } of next.attributes) {
     if (now.getAttribute(name) !== value) now.setAttribute(name, value);
@@ -80,6 +87,10 @@ function morph(now, next) {
 // Times arrive in UTC and are shown in the viewer's zone, with the day where it is not today.
 function localise(root) {
   for (const time of root.querySelectorAll("time[datetime]")) time.textContent = shown(new Date(time.dateTime));
+  for (const field of root.querySelectorAll("input[data-utc]")) {
+    const at = new Date(field.dataset.utc);
+    field.value = new Date(at - 60000 * at.getTimezoneOffset()).toISOString().slice(0, 16);
+  }
 }
 
 function shown(date) {
@@ -89,7 +100,7 @@ function shown(date) {
 }
 
 function tellLoss(problem) {
-  const text = problem && `${problem} since ${shown(new Date(answeredMs))}; retrying. The numbers below are from then.`;
+  const text = problem && say("since", problem, shown(new Date(answeredMs)));
   if (lost.textContent !== text) lost.textContent = text;
   lost.hidden = !problem;
   document.documentElement.classList.toggle("stale", Boolean(problem));
@@ -98,7 +109,7 @@ function tellLoss(problem) {
 function tellAge() {
   const seconds = Math.max(0, Math.round((Date.now() - answeredMs) / 1000));
   const state = lost.hidden ? "live" : "stale";
-  const text = `${state} · ${seconds < 100 ? `${seconds} s` : `${Math.round(seconds / 60)} min`} ago`;
+  const text = say(state, seconds < 100 ? `${seconds} s` : `${Math.round(seconds / 60)} min`);
   if (age.textContent !== text) age.textContent = text;
   age.className = state;
 }
@@ -109,27 +120,53 @@ const logBox = document.getElementById("log");
 
 function followLog() {
   const state = document.getElementById("log-state");
-  const source = new EventSource(logBox.dataset.from);
-  let begun = false;
-  source.onopen = () => {
-    if (begun) logBox.textContent = "";
-    begun = true;
-  };
-  source.addEventListener("log", (event) => {
+  const find = document.getElementById("log-find");
+  const rank = document.getElementById("log-rank");
+  let text = "";
+  let source = null;
+
+  function show() {
     const atEnd = logBox.scrollTop + logBox.clientHeight >= logBox.scrollHeight - 8;
-    const text = logBox.textContent + JSON.parse(event.data).text;
-    logBox.textContent = text.length > LOG_CHARS ? text.slice(-LOG_CHARS) : text;
+    const wanted = find.value.toLowerCase();
+    logBox.textContent = wanted ? text.split("\n").filter((line) => line.toLowerCase().includes(wanted)).join("\n") : text;
     if (atEnd) logBox.scrollTop = logBox.scrollHeight;
-    state.textContent = "live";
+  }
+
+  function open() {
+    source?.close();
+    text = "";
+    source = new EventSource(`${logBox.dataset.from}&rank=${rank?.value ?? 0}`);
+    source.onopen = () => (text = "");
+    source.addEventListener("log", (event) => {
+      text = (text + JSON.parse(event.data).text).slice(-LOG_CHARS);
+      show();
+      state.textContent = say("growing");
+    });
+    source.addEventListener("over", (event) => {
+      source.close();
+      state.textContent = text ? say("ended", JSON.parse(event.data).phase) : say("nothing");
+    });
+    source.addEventListener("error", () => (state.textContent = say("lost")));
+    show();
+  }
+
+  find.addEventListener("input", show);
+  document.getElementById("log-tools").addEventListener("submit", (event) => event.preventDefault());
+  rank?.addEventListener("change", () => {
+    document.getElementById("log-file").href = `${logBox.dataset.file}?rank=${rank.value}`;
+    open();
   });
-  source.addEventListener("over", (event) => {
-    source.close();
-    state.textContent = logBox.textContent ? `ended: ${JSON.parse(event.data).phase}` : "it printed nothing";
-  });
-  source.addEventListener("error", () => (state.textContent = "connection lost; retrying"));
+  open();
 }
 
 if (logBox !== null) followLog();
+
+// A moment that somebody types is in their zone: the server is told which.
+document.addEventListener("submit", (event) => {
+  const zone = event.target.elements.namedItem("zone_min");
+  const moment = event.target.querySelector('[type="datetime-local"]');
+  if (zone) zone.value = String(new Date(moment.value || Date.now()).getTimezoneOffset());
+});
 
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : ask()));
 setInterval(tellAge, 1000);

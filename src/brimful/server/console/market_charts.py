@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brimful.language import words
 from brimful.server.service.reader import Reader
+from brimful.server.views.forecast import WEEK_H, past_of
 from brimful.server.views.money import prices_view
+from brimful.units import HOUR_S
 
 BACK_S = 6 * 3600
 POOLS_SHOWN = 12
@@ -72,3 +75,82 @@ def _area(corners: Sequence[tuple[float, float]]) -> str:
     if not corners:
         return ""
     return f"{corners[0][0]},{HEIGHT} {_line(corners)} {WIDTH},{HEIGHT}"
+
+
+def quote_shape(quotes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """A tariff as a curve that holds each hour's price until the next."""
+    if not quotes:
+        return None
+    top = max(each["microusd_per_gpu_hour"] for each in quotes) or 1
+    first_s, span_s = quotes[0]["at_s"], quotes[-1]["at_s"] + HOUR_S - quotes[0]["at_s"]
+    corners: list[tuple[float, float]] = []
+    for each in quotes:
+        x = round(WIDTH * (each["at_s"] - first_s) / span_s, 1)
+        y = round(HEIGHT - 0.96 * HEIGHT * each["microusd_per_gpu_hour"] / top, 1)
+        corners += [(x, corners[-1][1])] if corners else []
+        corners.append((x, y))
+    corners.append((float(WIDTH), corners[-1][1]))
+    return {"line": _line(corners), "area": _area(corners), "top_microusd": top, "span_s": span_s}
+
+
+def band_shape(hours: Sequence[Mapping[str, Any]], *, gpus: int) -> dict[str, Any] | None:
+    """A forecast of load as a band, with the pool's own GPUs as a line."""
+    if len(hours) < 2:
+        return None
+    top = max([float(gpus), *(each["high"] for each in hours)]) or 1.0
+    xs = [round(WIDTH * i / (len(hours) - 1), 1) for i in range(len(hours))]
+
+    def curve(name: str) -> list[tuple[float, float]]:
+        return [(x, round(HEIGHT - HEIGHT * each[name] / top, 1)) for x, each in zip(xs, hours, strict=True)]
+
+    return {
+        "line": _line(curve("likely")),
+        "area": _line([*curve("low"), *reversed(curve("high"))]),
+        "gpus_y": round(HEIGHT - HEIGHT * gpus / top, 1),
+        "top": top,
+        "span_s": HOUR_S * len(hours),
+    }
+
+
+def use_shapes(reader: Reader) -> list[dict[str, Any]]:
+    """GPUs held over the last day and week, of all pools together: what `past` of the forecast tells."""
+    with reader.locked():
+        pools = reader.fleet.capacity.pools
+        lines = [line for pool, line in reader.fleet.load.items() if pool in pools]
+        held: dict[int, int] = {}
+        for line in lines:
+            for hour in past_of(line):
+                held[hour["at_s"]] = held.get(hour["at_s"], 0) + hour["held"]
+        gpus = sum(line.gpus for line in lines)
+    hours = sorted(held.items())
+    spans = (("day", 24, 2), ("week", WEEK_H, 25))  # and from how many hours on it is worth a picture
+    return [_use(code, hours[-n:], gpus) for code, n, least in spans if len(hours) >= least and gpus]
+
+
+def _use(code: str, hours: Sequence[tuple[int, int]], gpus: int) -> dict[str, Any]:
+    width = round(WIDTH / len(hours), 2)
+    return {
+        "title": words(f"console.use_{code}"),
+        "mean": sum(held for _, held in hours) / len(hours) / gpus,
+        "hours": len(hours),
+        "bars": [
+            {
+                "x": round(i * width, 2),
+                "width": round(0.86 * width, 2),
+                "height": round(min(HEIGHT, HEIGHT * held / gpus), 1),
+                "at_s": at_s,
+                "held": held,
+            }
+            for i, (at_s, held) in enumerate(hours)
+        ],
+    }
+
+
+def price_rows(reader: Reader) -> list[dict[str, Any]]:
+    """Each pool's price now, and its cheapest hour of the next 24 where a tariff tells."""
+    rows = []
+    for pool in prices_view(reader)[:POOLS_SHOWN]:
+        quotes = pool["ahead"][:24]
+        cheapest = min(quotes, key=lambda each: each["microusd_per_gpu_hour"], default=None)
+        rows.append({**pool, "cheapest": cheapest})
+    return rows

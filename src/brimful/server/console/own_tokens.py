@@ -10,13 +10,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from brimful.errors import BrimfulError
 from brimful.language import words
 from brimful.server.api.gate import cookie_name
 from brimful.server.auth import EVERYBODY, ROLES, Access, Principal
-from brimful.server.console.pages import Pages, check_form, form_of
+from brimful.server.console.pages import Pages, signed_form
 from brimful.units import integer_from_text
 
 MOST_DAYS = 90
@@ -24,7 +23,7 @@ MOST_DAYS = 90
 
 def add_own_tokens(router: APIRouter, access: Access, pages: Pages) -> None:
     async def page(request: Request, who: Principal, *, secret: str = "", problem: str = "") -> Response:
-        tokens = await run_in_threadpool(access.tokens_of, who.name)
+        tokens = await run_in_threadpool(access.tokens_of, who)
         choices = [
             (tenant, role)
             for tenant, mine in sorted(who.roles.items())
@@ -37,15 +36,6 @@ def add_own_tokens(router: APIRouter, access: Access, pages: Pages) -> None:
         answer.headers["cache-control"] = "no-store"
         return answer
 
-    async def asked(request: Request) -> tuple[Principal, dict[str, str]]:
-        session = request.cookies.get(cookie_name(request), "")
-        form = await form_of(request)
-        check_form(form, session)
-        who = await run_in_threadpool(access.look_up, session, "session")
-        if who is None:
-            raise HTTPException(401, words("server.session_over"))
-        return who, form
-
     @router.get("/console/tokens")
     async def tokens(request: Request) -> Response:
         who = await run_in_threadpool(
@@ -55,7 +45,7 @@ def add_own_tokens(router: APIRouter, access: Access, pages: Pages) -> None:
 
     @router.post("/console/tokens")
     async def add(request: Request) -> Response:
-        who, form = await asked(request)
+        who, form = await signed_form(access, request)
         role, _, tenant = form.get("what", "").partition(" of ")
         days = integer_from_text(form.get("days", ""), low=1, high=MOST_DAYS)
         try:
@@ -69,7 +59,7 @@ def add_own_tokens(router: APIRouter, access: Access, pages: Pages) -> None:
 
     @router.post("/console/tokens/revoke")
     async def revoke(request: Request) -> Response:
-        who, form = await asked(request)
+        who, form = await signed_form(access, request)
         try:
             await run_in_threadpool(access.revoke_own, who, form.get("token", ""))
         except BrimfulError as error:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brimful.client.answers import MeasuredAnswer
+from brimful.client.answers import BillAnswer, BudgetAnswer, MeasuredAnswer
 from brimful.client.shown import measured_said
+from brimful.fleet.job import PRIORITIES
 from brimful.fleet.state import OVER, JobState
 from brimful.language import Sentence, say, told, verbatim, words
+from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Principal
-from brimful.server.console.market_charts import market_cards
+from brimful.server.console.market_charts import price_rows, use_shapes
 from brimful.server.service.reader import Reader
-from brimful.server.views.fleet import fleet_view
-from brimful.server.views.jobs import job_view, jobs_page
-from brimful.server.views.money import spend_view
+from brimful.server.views.attention import attention_view
+from brimful.server.views.fleet import fleet_head, fleet_view, pool_rows
+from brimful.server.views.jobs import Wanted, active_page, job_view, jobs_page
+from brimful.server.views.money import budgets_view, spend_sums
+from brimful.server.views.why import why_view
 from brimful.units import cents_that_add_up, spans
 
-ACTIVE_SHOWN = 200
-OVER_SHOWN = 50
-TRANSFERS_SHOWN = 12
+# What a page asks for every two seconds has to be small.
+ACTIVE_SHOWN = 12
+OVER_SHOWN = 6
+TILES_SHOWN = 48  # GPUs; of a larger fleet each pool has a line
+ACCOUNTS_SHOWN = 12
+TENANTS_SHOWN = 8
+BILLS_SHOWN = 40
 COMMAND_CHARS = 72
 TITLE_CHARS = 2000
 
@@ -29,35 +37,33 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
     """Everything the live part of the page needs, read at one moment."""
     with reader.locked():
         now_s = reader.now_s()
-        fleet, spend = fleet_view(reader, who), spend_view(reader, who)
-        state = reader.fleet
+        state, spend, budgets = reader.fleet, spend_sums(reader, who), budgets_view(reader, who)
+        is_small = sum(node.gpus for node in state.nodes.values()) <= TILES_SHOWN
+        fleet = fleet_view(reader, who) if is_small else {**fleet_head(reader, who), "nodes": []}
+        pools = [] if is_small else pool_rows(reader)
         leases = [x for x in state.open_leases.values() if who.sees(state.jobs[x.job].job.tenant)]
         holding = {lease.job: state.jobs[lease.job] for lease in leases}
-        waiting = [each for each in state.waiting.values() if who.sees(each.job.tenant)]
-        on_hold = [each for each in state.on_hold.values() if who.sees(each.job.tenant)]
-        pending = [each for each in state.gates.pending.values() if who.sees(each.job.tenant)]
-        active = [*list(holding.values())[::-1], *waiting[::-1], *on_hold[::-1], *pending[::-1]]
-        rows = [
-            job_row(job_view(reader, each, with_array=False), now_s=now_s) for each in active[:ACTIVE_SHOWN]
-        ]
-        over = jobs_page(reader, limit=OVER_SHOWN, phases=OVER, tenants=who.tenants())
+        waiting = sum(who.sees(each.job.tenant) for each in state.waiting.values())
+        wanted = Wanted(tenants=who.tenants())
+        active = active_page(reader, order="next", limit=ACTIVE_SHOWN, fold=True, wanted=wanted)
+        rows = [job_row(view, now_s=now_s) for view in active.views]
+        over = jobs_page(reader, limit=OVER_SHOWN, wanted=Wanted(phases=OVER, tenants=who.tenants()))
         return {
             "fleet": fleet,
             "nodes": [node_card(node) for node in fleet["nodes"]],
-            "held": sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"]),
+            "pools": pools,
+            "held": sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"])
+            + sum(pool["held"] for pool in pools),
             "running": len(holding),
-            "waiting": len(waiting),
-            "microusd_per_hour": sum(lease.hourly_microusd for lease in leases),
+            "waiting": waiting,
             "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
-            "more_jobs": len(active) > ACTIVE_SHOWN or over.next_serial is not None,
-            "market": market_cards(reader),
+            "more_jobs": active.next_serial is not None or over.next_serial is not None,
+            "attention": attention_view(reader, who, sites=fleet["sites"], budgets=budgets),
+            "use": use_shapes(reader),
+            "prices": price_rows(reader),
             "spend": spend,
-            "tenants": tenant_rows(spend["by_tenant"]),
-            # A closed hold is an empty account; one line for each would bury the others.
-            "accounts": {
-                name: n for name, n in spend["balances"].items() if n or not name.startswith("hold:")
-            },
-            "transfers": spend["transfers"][:TRANSFERS_SHOWN],
+            "budgets": budget_rows(budgets)[:TENANTS_SHOWN],
+            "tenants": tenant_rows(spend["by_tenant"])[:TENANTS_SHOWN],
         }
 
 
@@ -91,7 +97,26 @@ def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
     """Everything the page of one job needs."""
     with reader.locked():
         view, now_s = job_view(reader, state), reader.now_s()
-        return {"job": job_row(view, now_s=now_s), "timeline": timeline(view, now_s=now_s)}
+        row = job_row(view, now_s=now_s) | {"ranks": _ranks(view)}
+        return {"job": row, "timeline": timeline(view, now_s=now_s), "why": why_view(reader, state)}
+
+
+def _ranks(view: Mapping[str, Any]) -> int:
+    """Processes of its gang that may have a log each: one for each node, or as many as have ended."""
+    last = view["leases"][-1] if view["leases"] else None
+    return 1 if last is None else max(1, len(last["exit_codes"]), 1 + len(last["rest"]))
+
+
+def actions_of(verbs: Verbs, reader: Reader, who: Principal, name: str) -> dict[str, Any]:
+    """What the page needs to offer buttons; none where this one may only look."""
+    if not verbs.may_change(who, name):
+        return {"may_change": False}
+    return {
+        "may_change": True,
+        "sites": sorted({node.site for node in reader.fleet.nodes.values()}),
+        "has_market": reader.market is not None,
+        "priorities": list(PRIORITIES),
+    }
 
 
 def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
@@ -147,6 +172,32 @@ def node_card(view: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def budget_rows(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
+    """Teams with a budget, and what share of it is gone."""
+    rows = []
+    for each in budgets:
+        if (left := each["left_microusd"]) is not None:
+            whole = left + each["spent_microusd"] + each["accruing_microusd"]
+            rows.append({**each, "frac": 1 - left / whole if whole else 1.0})
+    return sorted(rows, key=lambda row: -row["frac"])
+
+
+def budget_tree(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
+    """Each budget below the one it is part of."""
+    known = {each["tenant"]: each for each in budgets}
+    below: dict[str, list[str]] = {}
+    for name, each in known.items():
+        within = (each["budget"] or {"within": ""})["within"]
+        below.setdefault(within if within in known else "", []).append(name)
+
+    def rows(within: str, depth: int) -> Iterator[dict[str, Any]]:
+        for name in below.get(within, []):
+            yield {**known[name], "depth": depth, "has_below": name in below}
+            yield from rows(name, depth + 1)
+
+    return [*rows("", 0)]
+
+
 def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
     """Who has spent what, most first, with the share of the largest for a bar."""
     largest = max(by_tenant.values(), default=0) or 1
@@ -158,10 +209,34 @@ def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
     ]
 
 
+def bill_rows(bills: Sequence[BillAnswer]) -> list[dict[str, Any]]:
+    """Bills with the share of the largest for a bar."""
+    largest = max((bill["microusd"] for bill in bills), default=0) or 1
+    return [{**bill, "frac": bill["microusd"] / largest} for bill in bills[:BILLS_SHOWN]]
+
+
+def account_rows(balances: Mapping[str, int]) -> dict[str, Any]:
+    """The accounts that move most. Holds are one line together; a closed hold is an empty account."""
+    holds = [n for name, n in balances.items() if n and name.startswith("hold:")]
+    others = [(name, n) for name, n in balances.items() if not name.startswith("hold:")]
+    largest = sorted(others, key=lambda each: (-abs(each[1]), each[0]))[:ACCOUNTS_SHOWN]
+    return {
+        "accounts": dict(sorted(largest)),
+        "more_accounts": len(others) - len(largest),
+        "holds": {"jobs": len(holds), "microusd": sum(holds)},
+    }
+
+
 def hue(job: str) -> int:
     """One of six tints, so that a gang's GPUs are seen to belong together."""
     digits = job.rpartition("-")[2]
     return int(digits[-6:]) % 6 if digits.isdigit() and digits.isascii() else 0
+
+
+def teams_of(reader: Reader, who: Principal) -> list[str]:
+    """Those with jobs or spend that one may see."""
+    known = {*reader.ledger.spent_by_tenant, *reader.fleet.usage, *who.roles} - {"*"}
+    return sorted(name for name in known if who.sees(name))
 
 
 def shortened(text: str, limit: int) -> str:

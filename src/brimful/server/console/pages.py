@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import secrets
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import threading
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 
 from brimful import __version__
-from brimful.errors import NotFound
-from brimful.language import Quoted, words
-from brimful.language.printable import printable
+from brimful.errors import BrimfulError, NotFound
+from brimful.language import Quoted, told, tongue, words
+from brimful.server.api.errors import status_of
 from brimful.server.api.gate import cookie_name, principal_of
-from brimful.server.api.jobs import job_for
-from brimful.server.auth import SESSION_S, Access, Principal, form_key
-from brimful.server.console.page_data import job_page, live_page
+from brimful.server.api.seen import job_for
+from brimful.server.api.verbs import Verbs
+from brimful.server.auth import SESSION_S, Access, Principal, forbidden, form_key
+from brimful.server.console.page_data import actions_of, job_page, live_page
+from brimful.server.console.templating import LANGUAGE_NAMES, make_templates
+from brimful.server.console.why_failed import WhyFailed
+from brimful.server.fitting.fitter import Fitter
 from brimful.server.service.reader import Reader
-from brimful.units import show_bytes, show_seconds, show_usd
 
 MEDIA_TYPES = {
     "console.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
+    "submit.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+LANGUAGE_COOKIE = "brimful_language"
+YEAR_S = 366 * 86400
 HTML = "text/html; charset=utf-8"
+MOST_FIELDS = 250
+MOST_KEPT = 100  # live parts: one for each set of teams and language
 
 
 class Pages:
@@ -43,27 +52,68 @@ class Pages:
         """`provider`: where people sign in with their organisation's account, if anywhere."""
         self._reader, self._always = reader, {"provider": provider, "secure": secure}
         self._templates = make_templates()
+        self._templates.globals["pages_of"] = pages_of
         self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
+        self._rendering, self._live = threading.Lock(), dict[tuple[object, ...], tuple[object, bytes]]()
         # A page left open over an upgrade sees another build and loads itself anew.
         self._build = _digest(b"".join(self.assets.values()))
 
+    def live(self, reader: Reader, who: Principal) -> bytes:
+        """The live part of the first page."""
+        return self.packed("live.html", who, "", lambda: live_page(reader, who))
+
+    def packed(self, body: str, who: Principal, asked: str, make: Callable[[], dict[str, Any]]) -> bytes:
+        """The live part of a page: rendered once for all who see the same and ask for the same.
+
+        The key of its forms is left out, as it is a secret of one browser; the page puts in its own.
+        """
+        reader = self._reader
+        trouble, problems = reader.health.trouble(), reader.problems()
+        version = (reader.fleet.seq, reader.now_s(), trouble and told(trouble), str(problems))
+        key = (body, asked, frozenset(who.roles.items()), tongue().code)
+        with self._rendering:
+            if key not in self._live or self._live[key][0] != version:
+                if len(self._live) >= MOST_KEPT:
+                    self._live.clear()
+                html = self._render(body, who=who, form_key="", **make())
+                # Nothing in it is a secret of one browser, so that its size tells nothing.
+                self._live[key] = (version, gzip.compress(html.encode(), 5, mtime=0))
+            return self._live[key][1]
+
+    def _render(self, name: str, **values: Any) -> str:  # noqa: ANN401
+        shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, "here": "/"}
+        shown |= values
+        return self._templates.get_template(name).render(**shown, **self._always)
+
     def answer(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401
-        shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, **values}
-        shown |= self._always
-        shown["form_key"] = form_key(request.cookies.get(cookie_name(request), ""))
-        html = self._templates.get_template(name).render(**shown)
+        key = form_key(request.cookies.get(cookie_name(request), ""))
+        shown = {"form_key": key, "here": request.url.path, "body": name} | values
+        html = self._render(name, **shown)
         return answered(request, html.encode(), HTML, status)
+
+    def packed_answer(self, request: Request, packed: bytes) -> Response:
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return answered(request, gzip.decompress(packed), HTML)
+        answer = answered(request, packed, HTML)
+        answer.headers["content-encoding"] = "gzip"
+        return answer
 
     def sign_in(self, request: Request, problem: str = "") -> Response:
         return self.answer(request, "enter.html", 401, problem=problem)
 
 
-def make_console(pages: Pages, reader: Reader, access: Access, *, secure: bool = False) -> APIRouter:
+def make_console(
+    pages: Pages, reader: Reader, access: Access, verbs: Verbs, fitter: Fitter, *, secure: bool = False
+) -> APIRouter:
     router = APIRouter()
     add_way_in(router, access, pages, secure=secure)
 
+    explain = WhyFailed(reader, fitter)
+
     def shown(who: Principal, name: str) -> dict[str, Any]:
-        return job_page(reader, reader.measure(job_for(reader, who, name)))
+        state = reader.measure(job_for(reader, who, name))
+        found = job_page(reader, state) | {"cause": explain(state)}
+        return found | {"act": actions_of(verbs, reader, who, name), "problem": ""}
 
     async def known(request: Request) -> Principal:
         who = await principal_of(access, request)
@@ -76,12 +126,13 @@ def make_console(pages: Pages, reader: Reader, access: Access, *, secure: bool =
         who = await principal_of(access, request)
         if who is None:
             return pages.sign_in(request)
-        return pages.answer(request, "page.html", who=who, **await run_in_threadpool(live_page, reader, who))
+        found = await run_in_threadpool(live_page, reader, who)
+        return pages.answer(request, "page.html", who=who, body="live.html", **found)
 
     @router.get("/console/live")
     async def live_part(request: Request) -> Response:
         who = await known(request)
-        return pages.answer(request, "live.html", who=who, **await run_in_threadpool(live_page, reader, who))
+        return pages.packed_answer(request, await run_in_threadpool(pages.live, reader, who))
 
     @router.get("/jobs/{name}")
     async def job(request: Request, name: str) -> Response:
@@ -91,6 +142,8 @@ def make_console(pages: Pages, reader: Reader, access: Access, *, secure: bool =
         try:
             found = await run_in_threadpool(shown, who, name)
         except NotFound as error:
+            if error.code == "is_array":
+                return RedirectResponse("/jobs?" + urlencode({"array": name, "view": "all"}), 303)
             return pages.answer(request, "missing.html", 404, who=who, problem=error.problem)
         return pages.answer(request, "job.html", who=who, **found)
 
@@ -99,8 +152,90 @@ def make_console(pages: Pages, reader: Reader, access: Access, *, secure: bool =
         who = await known(request)
         return pages.answer(request, "job_live.html", who=who, **await run_in_threadpool(shown, who, name))
 
+    add_language(router)
     add_assets(router, pages)
     return router
+
+
+# Pages in the order of the navigation, and the role that each needs; "" is none.
+PAGES = (
+    ("home", "/", ""),
+    ("jobs", "/jobs", "viewer"),
+    ("submit", "/submit", "submitter"),
+    ("fit", "/fit", ""),
+    ("fleet", "/fleet", "viewer"),
+    ("market", "/market", "viewer"),
+    ("teams", "/teams", "viewer"),
+    ("audit", "/audit", "viewer"),
+    ("operate", "/operate", "admin"),
+)
+
+
+def pages_of(who: Principal | None) -> list[tuple[str, str]]:
+    return [
+        (path, words(f"console.nav_{name}"))
+        for name, path, role in PAGES
+        if not role or (who is not None and who.may(role))
+    ]
+
+
+Show = Callable[[Principal, Mapping[str, str]], dict[str, Any]]
+
+
+def add_page(
+    router: APIRouter,
+    access: Access,
+    pages: Pages,
+    *,
+    path: str,
+    body: str,
+    show: Show,
+    role: str = "viewer",
+) -> None:
+    """A page whose live part is the template `body`; `?live=1` gives that part alone."""
+
+    @router.get(path)
+    async def page(request: Request) -> Response:
+        asked = {**request.query_params, **request.path_params}
+        is_live = asked.pop("live", "") != ""
+        who = await principal_of(access, request)
+        if who is None:
+            if is_live:
+                raise HTTPException(401, words("server.session_over"))
+            return pages.sign_in(request)
+        if not who.may(role):
+            return pages.answer(request, "missing.html", 403, who=who, problem=forbidden(who, role).problem)
+        there = request.url.path + "?" + urlencode({**asked, "live": "1"})
+
+        def shown() -> dict[str, Any]:
+            return {"page_from": there, "here": request.url.path, **show(who, asked)}
+
+        try:
+            if is_live:
+                key = f"{there} {who.name}"
+                packed = await run_in_threadpool(pages.packed, body, who, key, shown)
+                return pages.packed_answer(request, packed)
+            found = await run_in_threadpool(shown)
+        except BrimfulError as error:
+            problem = told(error.said)
+            return pages.answer(request, "missing.html", status_of(error), who=who, problem=problem)
+        return pages.answer(request, "page.html", who=who, body=body, **found)
+
+
+def chosen_language(headers: Headers) -> str:
+    """What the reader chose on a page; empty: what the browser asks for."""
+    cookies = cookie_parser(headers.get("cookie", ""))
+    return cookies.get(LANGUAGE_COOKIE, "")
+
+
+def add_language(router: APIRouter) -> None:
+    @router.get("/console/language/{code}")
+    async def speak(code: str, to: str = "/") -> Response:
+        there = to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/"
+        answer = RedirectResponse(there, status_code=303, headers={"cache-control": "no-store"})
+        if code in LANGUAGE_NAMES:
+            answer.set_cookie(LANGUAGE_COOKIE, code, max_age=YEAR_S, httponly=True, samesite="strict")
+        return answer
 
 
 def add_assets(router: APIRouter, pages: Pages) -> None:
@@ -152,14 +287,18 @@ def add_way_in(router: APIRouter, access: Access, pages: Pages, *, secure: bool)
 
 
 async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, each once."""
+    return {name: values[0].strip() for name, values in (await fields_of(request)).items()}
+
+
+async def fields_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form, which must be on a page of ours."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, words("server.form_from_elsewhere"))
     try:
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+        return parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise HTTPException(400, words("server.not_the_form")) from error
-    return {name: values[0].strip() for name, values in fields.items()}
 
 
 def check_form(form: Mapping[str, str], session: str) -> None:
@@ -169,37 +308,9 @@ def check_form(form: Mapping[str, str], session: str) -> None:
         raise HTTPException(403, words("server.form_from_elsewhere"))
 
 
-def make_templates() -> Environment:
-    """Escaped, strict, and with one word for what nobody knows."""
-    templates = Environment(
-        loader=PackageLoader("brimful.server.console"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_written,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters.update(
-        usd=show_usd,
-        duration=show_seconds,
-        size=show_bytes,
-        percent=lambda frac: f"{frac:.0%}",
-        iso=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
-        utc=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC",
-    )
-    return templates
-
-
-def _written(value: object) -> object:
-    """How a value is put on the page: None is "unknown", and what would not print is shown as a mark."""
-    if value is None:
-        return "unknown"
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 def answered(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:
     """The body, or 304 where the browser has it already; always asked for, since it may have changed."""
-    headers = {"etag": f'"{_digest(body)}"', "cache-control": "no-cache"}
+    headers = {"etag": f'"{_digest(body)}"', "cache-control": "no-cache", "vary": "accept-encoding"}
     if status == 200 and headers["etag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=media_type, headers=headers, status_code=status)
@@ -207,3 +318,19 @@ def answered(request: Request, body: bytes, media_type: str, status: int = 200) 
 
 def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:20]
+
+
+async def signed_form(access: Access, request: Request) -> tuple[Principal, dict[str, str]]:
+    """Who sent one of our own forms from a page of theirs, and what is in it."""
+    who, fields = await signed_fields(access, request)
+    return who, {name: values[0].strip() for name, values in fields.items()}
+
+
+async def signed_fields(access: Access, request: Request) -> tuple[Principal, dict[str, list[str]]]:
+    """The same where a field may be there several times."""
+    session, fields = request.cookies.get(cookie_name(request), ""), await fields_of(request)
+    check_form({name: values[0].strip() for name, values in fields.items()}, session)
+    who = await run_in_threadpool(access.look_up, session, "session")
+    if who is None:
+        raise HTTPException(401, words("server.session_over"))
+    return who, fields

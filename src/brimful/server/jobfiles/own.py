@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
+from brimful.fleet.elastic.written import range_from, scaling_from
 from brimful.language import Quoted, say
 from brimful.server.jobfiles.jobfile import TIME as TIME_TEXT
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes, resolved, seconds
@@ -21,6 +22,7 @@ ID = "https://github.com/brimful/brimful/job.schema.json"
 TEXT: dict[str, Any] = {"type": "string"}
 WORDS: dict[str, Any] = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 1}
+GPUS: dict[str, Any] = {"anyOf": [COUNT, TEXT]}
 NUMBER: dict[str, Any] = {"type": "number", "minimum": 0}
 USD: dict[str, Any] = {"anyOf": [NUMBER, TEXT]}
 TIME: dict[str, Any] = {"anyOf": [{"type": "integer", "minimum": 0}, TEXT]}
@@ -43,6 +45,15 @@ def _command(value: Any, what: str) -> list[str]:  # noqa: ANN401
     if not program.strip():
         raise BadInput(say("jobfile.cannot_be", field=what, given=Quoted(str(value)[:60])))
     return ["sh", "-c", value] if isinstance(value, str) else list(value)
+
+
+def _gpus(value: Any, what: str) -> int | str:  # noqa: ANN401
+    if isinstance(value, str):
+        if ".." not in value:
+            raise BadInput(say("jobfile.cannot_be", field=what, given=Quoted(value[:60])))
+        range_from(value)
+    found: int | str = value
+    return found
 
 
 def _usd(value: Any, what: str) -> int:  # noqa: ANN401
@@ -108,12 +119,14 @@ FIELDS: dict[str, Field] = {
     "command": Field(WORDS, "command", _command),
     "name": Field(TEXT, "name"),
     "folder": Field(TEXT),
-    "gpus": Field(COUNT, "gpus"),
+    "gpus": Field(GPUS, "gpus", _gpus),
+    "scaling": Field(TEXT, "scaling", lambda value, _what: scaling_from(value)),
     "gpu": Field(WORDS, "gpu_types", _types),
     "tier": Field(WORDS, "tiers", _words),
     "within": Field({"enum": ["nvlink", "node", "rack", "site", "any"]}, "within"),
     "sites": Field(WORDS, "sites", _words),
     "tenant": Field(TEXT, "tenant"),
+    "project": Field(TEXT, "project"),
     "queue": Field(TEXT, "queue"),
     "priority": Field({"enum": ["urgent", "normal", "background"]}, "priority"),
     "budget": Field(USD, "budget_microusd", _usd),

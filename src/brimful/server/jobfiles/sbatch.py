@@ -53,7 +53,7 @@ def is_sbatch(text: str) -> bool:
 
 def read_sbatch(text: str, path: Path) -> JobFile:
     found = JobFile(kind="sbatch", body={"name": path.stem, "folder": str(Path.cwd())})
-    directives = _directives(text, path)
+    directives = directives_of(text, path)
     for name, value in directives.items():
         if name in READERS:
             target, read = READERS[name]
@@ -78,7 +78,7 @@ def read_sbatch(text: str, path: Path) -> JobFile:
     return found
 
 
-def _directives(text: str, path: Path) -> dict[str, str]:
+def directives_of(text: str, path: Path) -> dict[str, str]:
     """Before the first command, as Slurm reads them; the last of several wins."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):

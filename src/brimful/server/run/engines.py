@@ -16,7 +16,15 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.users import JobUsers, find_users
 from brimful.adapters.files import identity
 from brimful.adapters.observed import Observer
-from brimful.adapters.sites import Site, Surroundings, make_engine, needs_nothing_else, options_of
+from brimful.adapters.sites import (
+    Site,
+    Surroundings,
+    Vendor,
+    make_engine,
+    make_provider,
+    needs_nothing_else,
+    options_of,
+)
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
@@ -24,6 +32,7 @@ from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.state import JobState, Node
 from brimful.language import Quoted, say
 from brimful.meter.nvml import read_gpus
+from brimful.scheduler.cloud.buying import Buying
 from brimful.scheduler.ports import Engine
 from brimful.server.retention import Jobs
 from brimful.server.run import gpus
@@ -56,6 +65,9 @@ def nodes_of(engines: Sequence[Engine]) -> list[Node]:
 def engines_of(settings: Settings) -> list[Engine]:
     """An engine for each site that is described; else this machine is the only one."""
     described = settings.declared_sites
+    clash = {each.site for each in described} & {each.site for each in settings.declared_providers.sellers}
+    if clash:
+        raise BadInput(say("client.site_twice", site=min(clash)))
     own = Site(site="local", options={"gpu": settings.gpu, "gpus": settings.slots})
     declared = sum(each.options.get("gpus", 0) for each in described if each.engine == "local")
     folder = settings.engines_folder
@@ -78,6 +90,36 @@ def engines_of(settings: Settings) -> list[Engine]:
         for each in described or [own]
         if each.mode == "run"
     ]
+
+
+def vendors_of(settings: Settings) -> list[Vendor]:
+    """Whoever sells machines, each with the engines where these join."""
+    return [
+        make_provider(
+            each,
+            Surroundings(
+                folder=settings.engines_folder / "sites" / each.site,
+                log_bytes=settings.log_mib << 20,
+                microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
+                code=code_of(settings),
+            ),
+        )
+        for each in settings.declared_providers.sellers
+    ]
+
+
+def buying_of(settings: Settings) -> Buying | None:
+    """What may be spent; None where nobody sells anything."""
+    said = settings.declared_providers
+    if not said.sellers:
+        return None
+    return Buying(
+        hourly_microusd=said.hourly_microusd,
+        monthly_microusd=said.monthly_microusd,
+        keep_s=said.keep_s,
+        rest_s=said.rest_s,
+        dry_run=said.dry_run,
+    )
 
 
 def observers_of(settings: Settings) -> list[Observer]:
@@ -150,6 +192,7 @@ def local_site(site: Site, given: Surroundings) -> Engine:
         code=given.code,
         store=site.checkpoints,
         store_env=given.store_env_of(site),
+        notices=site.notices,
         runs_as=given.runs_as(sum(node.gpus for node in nodes)),
     )
 

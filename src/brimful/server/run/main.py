@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import hashlib
 import json
 import logging
@@ -13,8 +14,10 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -33,7 +36,7 @@ from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings, default_folder
-from brimful.errors import BadInput, BrimfulError, WorldFailed
+from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
 from brimful.fleet.state import Fleet, Node
 from brimful.language import Plain, Sentence, Usd, count, os_words, say, told, words
 from brimful.market.pools import Market, decided_by_bids, market_of
@@ -41,9 +44,19 @@ from brimful.market.spot import Terms
 from brimful.server import retention
 from brimful.server.app import make_app
 from brimful.server.auth import Access
+from brimful.server.console.templating import warm_up
+from brimful.server.rehearsing.rehearser import RehearsalTerms
 from brimful.server.run.backups import LOOK_S, Backups
 from brimful.server.run.connections import PatientProtocol
-from brimful.server.run.engines import code_of, engines_of, identity_of, nodes_of, observers_of
+from brimful.server.run.engines import (
+    buying_of,
+    code_of,
+    engines_of,
+    identity_of,
+    nodes_of,
+    observers_of,
+    vendors_of,
+)
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.queues_file import queues_of
 from brimful.server.run.server_log import set_up_logging
@@ -63,27 +76,19 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
     set_up_logging(settings.log_format)
     certificate, policy, oidc = _certificate(settings), settings.chosen_policy, _oidc(settings)
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
-        engines = engines_of(settings)
         store = SqlStore(settings.database_url)
         store.claim(identity_of(settings), folder=settings.engines_folder)
-        service = Service(
-            store,
-            engines,
-            policy.rules,
-            policy=policy.text,
-            leadership=Leadership(store),
-            market=_market(settings, nodes_of(engines)),
-            code=code_of(settings),
-            notify=(NotifyStore(store), _outbound(settings)),
-            idle=read_idle(settings.idle),
-            tick_s=settings.tick_s,
-            folders=sorted({settings.folder, settings.engines_folder}),
-            max_queued=settings.max_queued,
-            clock=SteadyClock(),
-        )
+        service = _service(settings, store)
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
-        app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert), oidc=oidc)
+        app = make_app(
+            service,
+            access,
+            hosts=settings.hosts,
+            secure=bool(settings.tls_cert),
+            oidc=oidc,
+            open_fit=settings.open_fit,
+        )
         for observer in observers_of(settings):
             service.beside("observe", observer.look, every_s=OBSERVE_S)
         _keep(settings, service, store)
@@ -101,10 +106,12 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         text = (
             _announcement(url, settings, market)
             if as_json
-            else banner(console, settings, fleet, nodes_of(engines))
+            else banner(console, settings, fleet, *service.driver.looked())
         )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+        _settle_memory()
+        threading.Thread(target=warm_up, name="warm up", daemon=True).start()
         try:
             server.run(sockets=[listener])
         finally:
@@ -116,6 +123,45 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             # The banner's counterpart: the one line of the log in the language of whoever started it.
             code = "server.stopped.running" if going else "server.stopped"
             log.info("%s", words(code, folder=settings.folder, jobs=count("job", going)))
+
+
+def _rehearsal(settings: Settings) -> RehearsalTerms:
+    return RehearsalTerms(
+        database=settings.database_url,
+        policies=settings.candidates,
+        cpu_percent=settings.rehearse_cpu_percent,
+        adopts=settings.rehearse_adopt,
+    )
+
+
+def _service(settings: Settings, store: SqlStore) -> Service:
+    policy, vendors = settings.chosen_policy, vendors_of(settings)
+    engines = [*engines_of(settings), *(each for vendor in vendors for each in vendor.engines)]
+    return Service(
+        store,
+        engines,
+        policy.rules,
+        policy=policy.text,
+        leadership=Leadership(store),
+        # A site that does not answer would keep the server from starting: asked only where it matters.
+        market=_market(settings, nodes_of(engines) if settings.market else []),
+        providers=[vendor.provider for vendor in vendors],
+        buying=buying_of(settings),
+        code=code_of(settings),
+        notify=(NotifyStore(store), _outbound(settings)),
+        idle=read_idle(settings.idle),
+        rehearsal=_rehearsal(settings),
+        tick_s=settings.tick_s,
+        folders=sorted({settings.folder, settings.engines_folder}),
+        max_queued=settings.max_queued,
+        clock=SteadyClock(),
+    )
+
+
+def _settle_memory() -> None:
+    """What is there by now stays: looking through all of it again and again would stop every thread."""
+    gc.collect()
+    gc.freeze()
 
 
 def _web_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
@@ -181,14 +227,22 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
     return market_of(settings.market, nodes, terms)
 
 
-def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]) -> str:
+def banner(
+    console: str,
+    settings: Settings,
+    fleet: Fleet,
+    nodes: Sequence[Node],
+    problems: Mapping[str, Said] | None = None,
+) -> str:
+    """`problems`: by site, why what it has is not among the nodes."""
     jobs, market = len(fleet.jobs), _market(settings, nodes)
     # Commands find a server by its data folder, and another terminal knows only the usual one.
     elsewhere = settings.folder != default_folder(os.environ)
     called = f"BRIMFUL_DATA={shlex.quote(settings.data)} {_brimful()}" if elsewhere else _brimful()
     # Where each tenant has a user, the operator's own may have none, and submits nothing.
     teams = settings.users_of_tenants
-    first = "submit -- python examples/train_tiny.py"
+    example = "examples/train_tiny.py"
+    first = f"submit -- {f'python {example}' if Path(example).is_file() else 'echo hello'}"
     if teams and "default" not in teams:
         first = f"admin tokens add alice --tenant {min(teams)}"
     title = words("server.is_up", version=__version__)
@@ -196,7 +250,7 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
         title = words("server.is_up_with", up=title, jobs=count("job", jobs), running=len(fleet.open_leases))
     facts = {
         "console": [console],
-        "fleet": [told(_node_said(node)) for node in nodes],
+        "fleet": [told(said) for said in (*_nodes_said(nodes), *_problems_said(problems or {}))],
         "policy": [settings.chosen_policy.text],
         "market": [told(decided_by_bids(market.pools))] if market else [],
         "data": [str(settings.folder)],
@@ -216,12 +270,29 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
 
   {words("server.banner_try")}
 
-    {_brimful()} fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
+    {_brimful()} fit --model gpt2 --gpu rtx-4070
     {called} {first}
     {called} jobs
 
   {words("server.banner_stop")}
 """
+
+
+def _nodes_said(nodes: Sequence[Node]) -> Iterator[Sentence]:
+    """A machine by what it has, a cluster by how many of each kind."""
+    clusters = Counter(
+        (node.site, node.gpus, node.gpu, node.microusd_per_gpu_hour)
+        for node in nodes
+        if node.chosen_by == "count"
+    )
+    for (site, gpus, gpu, microusd), many in clusters.items():
+        shown = f"{site}: {many} x {gpus} x {gpu}"
+        yield say("server.node_of_cluster", gpus=shown, price=Usd(microusd))
+    yield from (_node_said(node) for node in nodes if node.chosen_by != "count")
+
+
+def _problems_said(problems: Mapping[str, Said]) -> Iterator[Sentence]:
+    yield from (say("server.site_failed", site=site, why=why) for site, why in problems.items())
 
 
 def _node_said(node: Node) -> Sentence:

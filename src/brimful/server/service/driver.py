@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from brimful.adapters.engines.worker import SiteWorker, begin_all, close_all, worker_for
+from brimful.adapters.engines.worker import SiteWorker, Worker, begin_all, close_all, worker_for
+from brimful.adapters.providers.worker import ProviderWorker
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import LostLead
-from brimful.errors import BrimfulError
-from brimful.fleet.state import Fleet
+from brimful.errors import BrimfulError, Said
+from brimful.fleet.state import Fleet, Node
 from brimful.language import say
 from brimful.scheduler.auction import Auctions
+from brimful.scheduler.cloud.providers import Provider
 from brimful.scheduler.loop import Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Ports, Store
@@ -48,6 +50,7 @@ class Driver:
         health: Health,
         tick_s: float,
         folders: Sequence[Path] = (),
+        providers: Sequence[Provider] = (),
     ) -> None:
         """`log`: as the leader writes it, and readers follow. `folders`: whose disks must have room."""
         self._reader, self._leadership, self._health = reader, leadership, health
@@ -55,10 +58,13 @@ class Driver:
             store=log,
             engines=reader.engines,
             market=None if reader.market is None else Auctions(reader.market),
+            providers={each.name: each for each in providers},
+            buying=reader.buying,
             sees_load=True,
             may_act=self._may_act,
         )
         self._workers: list[SiteWorker] = []
+        self._agents: list[ProviderWorker] = []
         self._tick_s = tick_s
         self._ticking = threading.Lock()
         self._fleet = Fleet(keep=snapshot.KEEP)  # under `_ticking`
@@ -69,8 +75,8 @@ class Driver:
         self._snapshots: threading.Thread | None = None
         self._snapshot_seq = 0
         self._beside = [
-            Beside("samples", self._measure_all, every_s=SAMPLES_S),
-            Beside("watchdog", Watchdog(health, lambda: self._workers).look, every_s=tick_s),
+            Beside("samples", self.measure_all, every_s=SAMPLES_S),
+            Beside("watchdog", Watchdog(health, self._all_workers).look, every_s=tick_s),
             Beside("probe", Probe(health, reader.store, folders).look, every_s=tick_s),
         ]
 
@@ -91,7 +97,7 @@ class Driver:
                 self._health.problems = {}
                 return Tick(plan=Plan())
             self._token = None if self._leadership is None else self._leadership.token
-            done = tick(self._fleet, self._ports, self._reader.rules, now_s=self._reader.now_s())
+            done = tick(self._fleet, self._ports, self._reader.configured_rules, now_s=self._reader.now_s())
             self._health.problems, self._health.waiting = done.problems, dict(self._ports.waiting)
             return done
 
@@ -116,8 +122,30 @@ class Driver:
             worker_for(engine, tell=self._wake.set, permit=self._permit)
             for engine in self._reader.engines.values()
         ]
-        begin_all(self._workers)
-        self._ports = replace(self._ports, engines={worker.site: worker for worker in self._workers})
+        self._agents = [
+            ProviderWorker(each, tell=self._wake.set, permit=self._permit)
+            for each in self._ports.providers.values()
+        ]
+        begin_all(self._all_workers())
+        self._ports = replace(
+            self._ports,
+            engines={worker.site: worker for worker in self._workers},
+            providers={worker.name: worker for worker in self._agents},
+        )
+
+    def _all_workers(self) -> list[Worker]:
+        return [*self._workers, *self._agents]
+
+    def looked(self) -> tuple[list[Node], dict[str, Said]]:
+        """What each site has, as of its first look; by site, why one cannot say."""
+        nodes: list[Node] = []
+        problems: dict[str, Said] = {}
+        for worker in self._workers:
+            try:
+                nodes += worker.nodes()
+            except BrimfulError as error:
+                problems[worker.site] = error.said
+        return nodes, problems
 
     def stop(self) -> None:
         thread, self._health.thread = self._health.thread, None
@@ -128,7 +156,7 @@ class Driver:
                 each.join(timeout=30)
         for other in self._beside:
             other.stop()
-        close_all(self._workers)
+        close_all(self._all_workers())
         if self._leadership is not None:
             try:
                 self.advance(at_least=snapshot.EVERY // 5)
@@ -151,7 +179,7 @@ class Driver:
             try:
                 self.tick()
                 self._fleet.leaving.clear()  # readers look after them
-                if self.leads and self._fleet.unsettled:
+                if self.leads and (self._fleet.unsettled or self._fleet.cloud.unsettled):
                     pause_s = min(pause_s, CHANGING_S)
                 if self._health.error:
                     log.info("scheduler recovered")
@@ -171,7 +199,7 @@ class Driver:
                 self._stopping.wait(min(0.1, 3 * self._health.last_tick_s))
             self._wake.clear()
 
-    def _measure_all(self) -> None:
+    def measure_all(self) -> None:
         """Also where another server leads: its readers ask too. Beside the loop: jobs write these files."""
         with self._reader.locked():
             leases = list(self._reader.fleet.open_leases.values())

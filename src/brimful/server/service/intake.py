@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from brimful.adapters.capabilities import KeepsEnvironments
-from brimful.errors import BrimfulError, Refused, WorldFailed
+from brimful.errors import BrimfulError, Refused
 from brimful.fleet.arrays import Tasks
-from brimful.fleet.events import ArraySubmitted, Event, JobSubmitted
-from brimful.fleet.job import PRIORITIES, Job
+from brimful.fleet.events import ArraySubmitted, DeadlineAnswered, Event, JobSubmitted
+from brimful.fleet.job import PRIORITIES, Job, at_size
 from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Usd, say
 from brimful.scheduler.budgets import Money
+from brimful.scheduler.deadlines.promise import Slot, answer, slot_of
 from brimful.server.service.reader import Reader
-
-MAX_TOGETHER = 64  # submissions in one transaction
 
 
 @dataclass(slots=True)
@@ -29,8 +28,12 @@ class Pending:
     tasks: Tasks | None = None  # of an array
     name: str = ""
     is_new: bool = False
-    done: bool = False
     error: BrimfulError | None = None
+
+    @property
+    def first(self) -> str:
+        """The job, or the first task of the array."""
+        return self.name if self.tasks is None else f"{self.name}_{self.tasks.indices[0]}"
 
     def env(self) -> tuple[tuple[str, str], ...]:
         """One environment for all tasks of an array."""
@@ -60,23 +63,12 @@ class Intake:
         """`max_queued`: jobs that one token may have waiting; None: any number."""
         self._reader, self._write, self._keepers = reader, write, keepers
         self._max_queued = max_queued
-        self._waiting: deque[Pending] = deque()
         self._numbering = threading.Lock()  # one at a time: what is kept for a number is its winner's
 
-    def take(self, job: Job, tasks: Tasks | None = None) -> tuple[str, bool]:
-        """The job's or the array's name, and whether it is a new one."""
-        pending = Pending(job, tasks)
-        self._waiting.append(pending)
+    def take(self, batch: Sequence[Pending]) -> None:
+        """All of them in one transaction, since flushing it is most of a submit; each is told its name."""
         with self._numbering:
-            while not pending.done:  # else whoever was before us has taken ours along
-                self._take_waiting()
-        if pending.error is not None:
-            raise pending.error
-        return pending.name, pending.is_new
-
-    def _take_waiting(self) -> None:
-        """All who have come meanwhile, at once: flushing a transaction to the disk is most of a submit."""
-        self._take_batch([self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))])
+            self._take_batch(batch)
 
     def _take_batch(self, batch: Sequence[Pending]) -> None:
         try:
@@ -92,13 +84,6 @@ class Intake:
             # they would be there twice. Who asked may ask again, under a key.
             for each in batch:
                 each.error = error
-        except BaseException:
-            for each in batch:
-                each.error = WorldFailed(say("server.bug"), code="internal_error")
-            raise
-        finally:
-            for each in batch:
-                each.done = True
 
     def _take_together(self, batch: Sequence[Pending]) -> None:
         def events() -> Sequence[Event]:
@@ -108,6 +93,7 @@ class Intake:
             money = Money(fleet, now_s=now_s) if fleet.purses else None
             keyed: dict[tuple[str, str], Job] = {}
             queued = _Queued(fleet, self._max_queued)
+            promising = _Promising(self._reader, now_s=now_s)
             for each in batch:
                 job, key = each.job, (each.job.submitter, each.job.key)
                 known = keyed.get(key) or _keyed_before(fleet, job)
@@ -117,7 +103,7 @@ class Intake:
                     each.name = known.array or known.job
                     continue
                 count = 1 if each.tasks is None else len(each.tasks.indices)
-                each.error = _not_in_queue(job, fleet) or queued.refusal(job, count)
+                each.error = not_in_queue(job, fleet) or queued.refusal(job, count)
                 each.error = each.error or _cannot_hold(job, money, count)
                 if each.error is not None:
                     each.is_new = False
@@ -126,7 +112,7 @@ class Intake:
                 number += count
                 env = tuple((name, "") for name, _ in each.env()) if self._keepers else each.env()
                 taken = replace(job, job=each.name, env=env)
-                made.append(_submitted(taken, each.tasks, at_s=now_s))
+                made += [_submitted(taken, each.tasks, at_s=now_s), *promising.answers(taken, each.tasks)]
                 if job.key:
                     keyed[key] = taken
             return made
@@ -177,19 +163,45 @@ class _Queued:
         return Refused(said, code="too_many")
 
 
+class _Promising:
+    """Answers deadlines; what one of a batch is promised, the next one is not."""
+
+    def __init__(self, reader: Reader, *, now_s: int) -> None:
+        self._fleet, self._rules, self._now_s = reader.fleet, reader.rules, now_s
+        self._sold = () if reader.market is None else frozenset(reader.market.in_fleet(reader.fleet))
+        self._before: list[Slot] = []
+
+    def answers(self, job: Job, tasks: Tasks | None) -> Sequence[DeadlineAnswered]:
+        """One, or none where nothing can be said: of arrays, and of jobs whose run time nobody bounds."""
+        if tasks is not None:
+            return ()
+        fleet, rules = self._fleet, self._rules
+        said = answer(fleet, rules, job, now_s=self._now_s, sold=self._sold, beside=self._before)
+        if said is None:
+            return ()
+        slot = slot_of(fleet, rules, job, said)
+        self._before += [] if slot is None else [slot]
+        return [said]
+
+
 def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
     name = fleet.keyed.get((job.submitter, job.key)) if job.key else None
     return None if name is None else fleet.jobs[name].job
 
 
 # Not told apart: its number; its environment, whose values are not in the log and whose names depend on the
-# shell; and its sites and its limit, which `move` and `bid` change.
-_NOT_COMPARED = frozenset({"job", "env", "sites", "limit_microusd_per_gpu_hour", "array", "array_index"})
+# shell; and what `move`, `bid` and `terms` change.
+_NOT_COMPARED = frozenset({"job", "env", "array", "array_index"}) | {
+    "sites",
+    "limit_microusd_per_gpu_hour",
+    "priority",
+    "deadline_s",
+}
 
 
 def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | None:
     """What is wrong with a key that comes again with another request; None where it is the same one."""
-    asked = pending.job
+    asked, known = pending.job, at_size(known, known.min_gpus) if known.max_gpus else known
     names = (each.name for each in fields(Job) if each.name not in _NOT_COMPARED)
     other = [name for name in names if getattr(asked, name) != getattr(known, name)]
     array = fleet.gates.arrays.get(known.array)
@@ -203,7 +215,7 @@ def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | 
     )
 
 
-def _not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
+def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     """Why its queue does not take such a job, however long it waits."""
     name = job.queue or job.tenant
     quota = next((each for each in fleet.queues if each.queue == name), None)
@@ -225,14 +237,13 @@ def _not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
 
 def _cannot_hold(job: Job, money: Money | None, times: int) -> Refused | None:
     """A job's own budget is set aside from its tenant's, which must have it; for each task of an array."""
-    if job.budget_microusd is None or money is None or job.tenant not in money.left:
+    if job.budget_microusd is None or money is None:
         return None
     budget = job.budget_microusd * times
-    left = max(0, money.left[job.tenant])
-    if budget > left:
-        return Refused(
-            say("server.budget_too_small", tenant=job.tenant, left=Usd(left), budget=Usd(budget)),
-            code="no_money",
-        )
-    money.left[job.tenant] -= budget
+    found = money.for_job(job)
+    if found is not None and budget > found[1]:
+        left = Usd(max(0, found[1]))
+        said = say("server.budget_too_small", tenant=found[0], left=left, budget=Usd(budget))
+        return Refused(said, code="no_money")
+    money.set_aside(job, budget)
     return None

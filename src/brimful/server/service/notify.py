@@ -18,21 +18,30 @@ from typing import Any, Literal, get_args
 from brimful.adapters.notify import Mail, mail, post
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
 from brimful.errors import BrimfulError, Said
-from brimful.fleet.events import NOT_ITS_FAULT, Event, JobSkipped, LeaseEnded, LeaseEnding, LeaseIdle
+from brimful.fleet.events import (
+    NOT_ITS_FAULT,
+    BudgetWarned,
+    Event,
+    JobSkipped,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseIdle,
+)
 from brimful.fleet.state import JobState
-from brimful.language import say
+from brimful.language import Usd, say
 from brimful.server.service.hindsight import KIND, month_said
 from brimful.server.service.reader import Reader
 from brimful.units import show_usd
 
 log = logging.getLogger("brimful")
 
-Kind = Literal["finished", "failed", "preempted", "over_budget", "idle", "audit"]
+Kind = Literal["finished", "failed", "preempted", "over_budget", "idle", "budget", "audit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OVER_BUDGET = {"scheduler.budget_used_up", "scheduler.tenant_spent"}
 ASKED_FOR = {"scheduler.moves_to"}  # by a person, who knows
 LOOK_S = 1.0
 AT_ONCE = 64  # notes that are sent in one round
+OF_TENANT = 16  # of them: a round waits for who takes long, and the others then wait for a round
 SENDERS = 8  # one who does not answer keeps few others waiting
 FIRST_RETRY_S, RETRY_FACTOR, TRIES = 10, 4, 7  # the last try is about four hours after the first
 
@@ -99,6 +108,10 @@ class Notifier:
     def now_s(self) -> int:
         return self._reader.now_s()
 
+    @property
+    def sends_mail(self) -> bool:
+        return bool(self._outbound.mail.host)
+
     def round(self) -> None:
         self.look()
         self.send()
@@ -131,13 +144,17 @@ class Notifier:
             self._place = place
 
     def _notes(self, event: Event, seq: int, rules: Sequence[NotifyRule]) -> list[Queued]:
-        found = kind_of(event, self._reader)
-        if found is None:
-            return []
-        kind, state = found
-        job = state.job
-        wanting = [r for r in rules if r.wants(kind=kind, tenant=job.tenant, user=job.user)]
-        body = json.dumps(_body(kind, state, at_s=event.at_s)) if wanting else ""
+        if isinstance(event, BudgetWarned):  # nobody's alone: those are told who hear of the whole team
+            tenant, user = event.budget.partition("/")[0], ""
+            facts = _warning(event)
+        else:
+            found = kind_of(event, self._reader)
+            if found is None:
+                return []
+            tenant, user = found[1].job.tenant, found[1].job.user
+            facts = _body(*found, at_s=event.at_s)
+        wanting = [r for r in rules if r.wants(kind=facts["kind"], tenant=tenant, user=user)]
+        body = json.dumps(facts) if wanting else ""
         return [
             Queued(note=f"{seq}-{each.rule}", rule=each.rule, body=body, tries=0, next_s=event.at_s)
             for each in wanting
@@ -147,7 +164,8 @@ class Notifier:
         """What is due, several at once."""
         now_s = self._reader.now_s()
         rules = {each.rule: each for each in self.store.rules()}
-        due = [note for note in self.store.due(now_s, limit=AT_ONCE) if note.rule in rules]
+        found = self.store.due(now_s, limit=AT_ONCE, each=OF_TENANT)
+        due = [note for note in found if note.rule in rules]
         if due:
             with ThreadPoolExecutor(SENDERS, thread_name_prefix="notify") as pool:
                 list(pool.map(lambda note: self._try(note, rules[note.rule], now_s=now_s), due))
@@ -193,13 +211,33 @@ def _body(kind: Kind, state: JobState, *, at_s: int) -> dict[str, Any]:
     }
 
 
+def _warning(event: BudgetWarned) -> dict[str, Any]:
+    used, allowed = Usd(event.used_microusd), Usd(event.allowed_microusd)
+    reason = say("server.budget_warned", budget=event.budget, used=used, allowed=allowed)
+    return {
+        "kind": "budget",
+        "at_s": event.at_s,
+        "budget": event.budget,
+        "tenant": event.budget.partition("/")[0],
+        "percent": event.percent,
+        "used_microusd": event.used_microusd,
+        "allowed_microusd": event.allowed_microusd,
+        "reason": str(reason),
+        "reason_code": reason.as_dict(),
+    }
+
+
 def _subject(facts: dict[str, Any]) -> str:
+    if facts["kind"] == "budget":
+        return f"brimful: {facts['reason']}"[:200]
     name = f" ({facts['name']})" if facts["name"] else ""
     kind = say(f"server.notify_{facts['kind']}")
     return " ".join(f"brimful: {facts['job']}{name} {kind}".split())[:200]
 
 
 def _text(facts: dict[str, Any]) -> str:
+    if facts["kind"] == "budget":
+        return f"{facts['reason']}\n\n  brimful budget {facts['budget']}\n"
     cost = show_usd(facts["cost_microusd"])
     about = f"{facts['tenant']}, {cost}\n\n  brimful job show {facts['job']}"
     return f"{_subject(facts)}\n{facts['reason']}\n\n{about}\n"

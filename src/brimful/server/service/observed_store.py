@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brimful.adapters.capabilities import KeepsEnvironments
 from brimful.errors import WorldFailed
@@ -15,6 +15,10 @@ from brimful.fleet.events import (
     LeaseEnding,
     LeaseGranted,
     LeaseStarted,
+    NodeGone,
+    NodeOrdered,
+    NodeReady,
+    NodeReturned,
 )
 from brimful.fleet.state import OVER, Fleet
 from brimful.scheduler.ports import Store
@@ -30,6 +34,8 @@ class ObservedStore:
         self._store, self._reader, self._keepers = store, reader, keepers
 
     def since(self, seq: int) -> Sequence[Event]:
+        if recent := self._reader.recent(after=seq):
+            return recent
         events = self._store.since(seq)
         self._reader.fold(events, after=seq)
         return events
@@ -43,7 +49,7 @@ class ObservedStore:
             self._reader.fold(events, after=after)
             lines = _lines(self._reader.fleet, events)
             over = [env for name in lines if (env := _env_done(self._reader, name))]
-        for line in filter(None, lines.values()):
+        for line in (*filter(None, lines.values()), *_bought(events)):
             log.info("%s", line)
         for engine in self._keepers if over else ():
             for name in over:
@@ -58,6 +64,20 @@ def _env_done(reader: Reader, name: str) -> str:
     if state.phase not in OVER or (array is not None and array.unfinished):
         return ""
     return state.job.array or name
+
+
+def _bought(events: Sequence[Event]) -> Iterator[str]:
+    """What was bought and given back: whoever pays for it wants to read that."""
+    for event in events:
+        match event:
+            case NodeOrdered(node=node, reason=reason):
+                yield f"{node} ordered: {reason}"
+            case NodeReady(node=node):
+                yield f"{node} ready"
+            case NodeReturned(node=node, reason=reason):
+                yield f"{node} given back: {reason}"
+            case NodeGone(node=node, cause=cause, reason=reason):
+                yield f"{node} gone ({cause})" + (f": {reason}" if reason else "")
 
 
 def _lines(fleet: Fleet, events: Sequence[Event]) -> dict[str, str]:

@@ -7,28 +7,36 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import nlargest
+from itertools import islice
 
 from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import Phase
 from brimful.errors import NotFound, Refused, Said
-from brimful.fleet.events import Event
+from brimful.fleet.events import Event, PolicyAdopted
 from brimful.fleet.gates import Array
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Quoted, Several, say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.scheduler.auction import Auctions
+from brimful.scheduler.cloud.buying import Buying
+from brimful.scheduler.cloud.providers import Provider
 from brimful.scheduler.decide import decide
 from brimful.scheduler.load import prices_now
 from brimful.scheduler.plan import Plan
+from brimful.scheduler.policies import in_force
 from brimful.scheduler.ports import Engine
 from brimful.scheduler.rules import Rules
 from brimful.server.service.health import Health
 from brimful.server.service.history import History
 from brimful.server.service.samples import Samples
+
+RECENT = 4096  # events kept for the loop, which has a state of its own
 
 
 class Reader:
@@ -40,16 +48,20 @@ class Reader:
         *,
         policy: str,
         market: Market | None,
+        buying: Buying | None,
+        providers: Sequence[Provider] = (),
         health: Health,
         clock: Callable[[], float],
     ) -> None:
         """`engines`: by site. `policy` is what the rules are called."""
-        self.policy = policy
-        self.store, self.engines, self.rules, self.market, self.health = store, engines, rules, market, health
+        self.configured, self.configured_rules = policy, rules
+        self.store, self.engines, self.market, self.health = store, engines, market, health
+        self.buying, self.providers = buying, providers
         self.samples = Samples(engines)
         self._clock = clock
         self._lock = threading.RLock()
         self._seen = snapshot.Fold()
+        self._recent: deque[Event] = deque(maxlen=RECENT)
         self._auctions = None if market is None else Auctions(market)
         self._decided: tuple[tuple[int, int], Plan] | None = None  # at which event and second, and what
         self._rest_until = 0.0
@@ -59,6 +71,26 @@ class Reader:
     @property
     def fleet(self) -> Fleet:
         return self._seen.fleet
+
+    @property
+    def rules(self) -> Rules:
+        """Those of the policy that was adopted, else those that the server was started with."""
+        return in_force(self.configured_rules, self.fleet.adoption.last)
+
+    @property
+    def adopted(self) -> PolicyAdopted | None:
+        """What put the policy in force there, if that is not the one the server was started with."""
+        last = self.fleet.adoption.last
+        return (
+            None
+            if last is None or self.rules == self.configured_rules or last.policy == self.configured
+            else last
+        )
+
+    @property
+    def policy(self) -> str:
+        """What `rules` are called."""
+        return self.configured if self.adopted is None else self.adopted.policy
 
     @property
     def ledger(self) -> Ledger:
@@ -76,6 +108,7 @@ class Reader:
         seen = snapshot.load(self.store)
         with self._lock:
             self._seen = seen
+            self._recent.clear()
 
     def fold(self, events: Sequence[Event], *, after: int) -> None:
         """Take in what somebody read from the log or wrote to it, after its first `after` events."""
@@ -84,6 +117,15 @@ class Reader:
             assert known >= 0, "whoever reads or writes the log has told of everything before"
             for event in events[known:]:
                 self._seen.apply(event)
+                self._recent.append(event)
+
+    def recent(self, *, after: int) -> Sequence[Event]:
+        """What came after the first `after` events, if it is still known: the loop need not read it again."""
+        with self._lock:
+            missing = self.fleet.seq - after
+            if not 0 < missing <= len(self._recent):
+                return ()
+            return list(islice(self._recent, len(self._recent) - missing, None))
 
     def refresh(self) -> None:
         """Fold what others have written since. The loop does so at every look; readers need not."""
@@ -116,17 +158,28 @@ class Reader:
         return self.fleet.gates.arrays.get(name)
 
     def past_jobs(
-        self, *, before_serial: int | None = None, limit: int = 200, tenants: Collection[str] | None = None
+        self,
+        *,
+        before_serial: int | None = None,
+        after_serial: int = -1,
+        limit: int = 200,
+        tenants: Collection[str] | None = None,
     ) -> list[PastJob]:
-        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`."""
+        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`.
+
+        Those up to `after_serial` may be left out.
+        """
         with self._lock:
             spent = self._seen.spent
-            leaving = [
-                PastJob(state=left.state, spent_microusd=spent[name])
-                for name, left in self.fleet.leaving.items()
-                if (before_serial is None or left.state.serial < before_serial)
+            wanted = (
+                left.state
+                for left in self.fleet.leaving.values()
+                if left.state.serial > after_serial
+                and (before_serial is None or left.state.serial < before_serial)
                 and (tenants is None or left.state.job.tenant in tenants)
-            ]
+            )
+            newest = nlargest(limit, wanted, key=lambda state: state.serial)
+            leaving = [PastJob(state=each, spent_microusd=spent[each.job.job]) for each in newest]
         kept = self.store.past_jobs(before=before_serial, limit=limit, tenants=tenants)
         found = {past.state.serial: past for past in (*kept, *leaving)}
         return [found[serial] for serial in sorted(found, reverse=True)[:limit]]
@@ -170,6 +223,7 @@ class Reader:
                     now_s=now_s,
                     unreachable=self.health.problems.keys(),
                     market=self._auctions,
+                    buying=self.buying,
                 )
                 self._decided = ((self.fleet.seq, now_s), plan)
                 ended = time.monotonic()
@@ -178,6 +232,14 @@ class Reader:
                 return self._decided[1].waits.get(name)  # nothing to say of one that is about to start
             except (KeyError, AssertionError):  # the fleet has moved on since
                 return None
+
+    def has_unread(self, name: str) -> bool:
+        """Whether showing the job opens files or the database: it has left memory, or its newest lease has
+        ended and may have measured more since. Those that run are measured all the time."""
+        state = self.fleet.jobs.get(name)
+        if state is None:
+            return True
+        return bool(state.leases) and not self.samples.is_known(state.leases[-1])
 
     def measure(self, state: JobState) -> JobState:
         """Look at what its newest lease has measured, though it be over; `samples` has it then."""
@@ -188,6 +250,8 @@ class Reader:
         engine: object = self.engines.get(lease.site)
         if not isinstance(engine, KeepsLogs):
             raise Refused(say("server.no_logs", site=lease.site), code="no_logs")
+        if lease.phase == "granted":  # its engine may not have heard of it yet
+            return LogPiece(0, b"", 0)
         return engine.log(lease.lease, rank=rank, offset=offset, limit=limit)
 
     # -- the fleet -------------------------------------------------------------------------------------
@@ -205,14 +269,20 @@ class Reader:
         """Of a GPU-hour there: nobody sells it for less."""
         return floor_of(node for node in self.fleet.nodes.values() if node.pool == pool)
 
-    def accrued_microusd(self, tenant: str) -> int:
-        """What its running leases have come to, those of jobs with budgets of their own aside."""
-        fleet, now_s = self.fleet, self.now_s()
-        return sum(
-            lease.cost_microusd(now_s)
-            for lease in fleet.open_leases.values()
-            if (job := fleet.jobs[lease.job].job).tenant == tenant and job.budget_microusd is None
-        )
+    def accrued_microusd(self) -> dict[str, int]:
+        """By tenant and by budget: what running leases have come to and nobody has paid yet.
+
+        Those of jobs with budgets of their own are not in it.
+        """
+        fleet, now_s, purses = self.fleet, self.now_s(), self.fleet.purses
+        found: dict[str, int] = {}
+        for lease in fleet.open_leases.values():
+            job = fleet.jobs[lease.job].job
+            if job.budget_microusd is None:
+                accrued = lease.cost_microusd(now_s) - purses.due_microusd(lease.lease)
+                for name in {job.tenant, *(each.name for each in purses.line(purses.near(job)))}:
+                    found[name] = found.get(name, 0) + accrued
+        return found
 
     def problems(self) -> dict[str, Said]:
         """By site: why it cannot be reached, or what it cannot tell of some leases."""

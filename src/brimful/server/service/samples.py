@@ -100,6 +100,12 @@ class Samples:
             log.warning("%s: %s", lease.lease, problem)
         return problem
 
+    def is_known(self, lease: Lease) -> bool:
+        """Whether reading it again would tell nothing that is not told within moments."""
+        with self._lock:
+            found = self._newest.get(lease.lease)
+        return found is not None and (lease.ended_s is None or (isinstance(found, Measured) and found.over))
+
     def view(self, state: JobState, *, now_s: int) -> tuple[MeasuredAnswer | None, str]:
         """Of the job's newest lease, and where that is None, why; empty where nobody looked."""
         if not state.leases:

@@ -17,9 +17,14 @@ from brimful.adapters.capabilities import Admits, environment_keepers
 from brimful.adapters.code import CodeStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.notices import NotifyStore
+from brimful.adapters.stores.sql import SqlStore
 from brimful.market.pools import Market
+from brimful.scheduler.cloud.buying import Buying
+from brimful.scheduler.cloud.providers import Provider
 from brimful.scheduler.ports import Engine
 from brimful.scheduler.rules import Rules
+from brimful.server.rehearsing.rehearser import BESIDE_S as REHEARSE_LOOK_S
+from brimful.server.rehearsing.rehearser import RehearsalTerms, Rehearser
 from brimful.server.service.beside import Beside
 from brimful.server.service.driver import Driver
 from brimful.server.service.health import Health
@@ -34,6 +39,8 @@ from brimful.server.service.observed_store import ObservedStore
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
 
+CHECKPOINT_S = 2.0
+
 
 class Service:
     """The control plane of one server."""
@@ -47,19 +54,23 @@ class Service:
         policy: str = "unnamed",
         leadership: Leadership | None = None,
         market: Market | None = None,
+        providers: Sequence[Provider] = (),
+        buying: Buying | None = None,
         code: CodeStore | None = None,
         notify: tuple[NotifyStore, Outbound] | None = None,
         idle: dict[str, IdleRule] | None = None,
+        rehearsal: RehearsalTerms | None = None,
         tick_s: float = 1.0,
         folders: Sequence[Path] = (),
         max_queued: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
+        `providers` sell nodes, as far as `buying` lets the scheduler spend.
 
         `policy` is what the rules are called, `code` where packed code is kept;
-        without `notify` nobody is told of anything,
-        and without `idle` nobody is called so.
+        without `notify` nobody is told of anything, without `idle` nobody is called so,
+        and without `rehearsal` it does not rehearse its past.
         """
         self.code = code
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
@@ -69,6 +80,8 @@ class Service:
             rules,
             policy=policy,
             market=market,
+            buying=buying,
+            providers=providers,
             health=health,
             clock=clock,
         )
@@ -80,6 +93,7 @@ class Service:
             health=health,
             tick_s=tick_s,
             folders=folders,
+            providers=providers,
         )
         self.submissions = Submissions(
             self.reader,
@@ -93,7 +107,15 @@ class Service:
         self.hindsight = Hindsight(self.reader)
         self.notifier = None if notify is None else Notifier(self.reader, *notify)
         self.idle = IdleHolders(self.reader, self.submissions.note, idle or {})
+        self.rehearser = None if rehearsal is None else Rehearser(self.reader, self.submissions, rehearsal)
         self._beside: list[Beside] = []
+        self._add_rounds(store, idle=bool(idle))
+
+    def _add_rounds(self, store: History, *, idle: bool) -> None:
+        if self.rehearser is not None:
+            self.beside("rehearsal", self.rehearser.look, every_s=REHEARSE_LOOK_S, at_once=False)
+        if isinstance(store, SqlStore):
+            self.beside("checkpoint", store.checkpoint, every_s=CHECKPOINT_S, at_once=False)
         if idle:
             self.beside("idle", self.idle.look, every_s=IDLE_LOOK_S)
         if self.notifier is not None:
@@ -113,6 +135,8 @@ class Service:
 
     def stop(self) -> None:
         """End the loop. Running jobs go on; the next start finds them again."""
+        if self.rehearser is not None:
+            self.rehearser.close()
         for each in self._beside:
             each.stop()
         self.driver.stop()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from brimful.adapters.capabilities import Admits, KeepsEnvironments
-from brimful.errors import NotFound, Refused, Said, WorldFailed
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, Said, WorldFailed
 from brimful.fleet.arrays import Tasks
 from brimful.fleet.events import (
     BidChanged,
-    BudgetSet,
     CancelRequested,
     CreditGranted,
     Event,
@@ -22,15 +22,17 @@ from brimful.fleet.events import (
     NodeDrained,
     NodeResumed,
     QueuesSet,
+    TermsChanged,
 )
 from brimful.fleet.job import Job
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import OVER, JobState
-from brimful.language import Quoted, Usd, say
+from brimful.language import Quoted, Seconds, Usd, say
 from brimful.market.pools import limit_of
 from brimful.scheduler.loop import MAX_CONFLICTS
 from brimful.scheduler.ports import Store
-from brimful.server.service.intake import Intake
+from brimful.server.service.budgets import AS_IT_IS, BudgetAsked, checked_budget
+from brimful.server.service.intake import Intake, Pending, not_in_queue
 from brimful.server.service.reader import Reader
 from brimful.units import show_usd
 
@@ -56,32 +58,52 @@ class Submissions:
     # -- jobs ------------------------------------------------------------------------------------------
 
     def submit(self, job: Job, tasks: Tasks | None = None) -> JobState:
-        """Take a job in, or an array, of which the first task is given back. Numbers follow the log.
+        (done,) = self.submit_all([Pending(job, tasks)])
+        if isinstance(done, Exception):
+            raise done
+        return done
+
+    def submit_all(self, asked: Sequence[Pending]) -> Sequence[JobState | BrimfulError]:
+        """Take jobs in, or arrays, of which the first task is given back. Numbers follow the log.
 
         The values of its environment go to those who run it, before it is in the log, and not into the log.
         A second submission under a submitter's key is the first: the job it made is given back.
         """
-        for engine in self._admitting:
-            engine.admit(job.tenant)
-        self._check_after(job)
-        name, is_new = self._intake.take(job, tasks)
-        if is_new:
-            # Not its command: people put passwords on command lines.
-            times = "" if tasks is None else f"{len(tasks.indices)} x "
-            log.info("%s submitted by %s: %s%d GPU(s), %s", name, job.tenant, times, job.gpus, job.priority)
-            self._wake()
-        return self._reader.job(name if tasks is None else f"{name}_{tasks.indices[0]}")
+        for each in asked:
+            try:
+                for engine in self._admitting:
+                    engine.admit(each.job.tenant)
+                self._check_after(each.job)
+            except BrimfulError as error:
+                each.error = error
+        self._intake.take([each for each in asked if each.error is None])
+        for each in asked:
+            if each.is_new and each.error is None:
+                # Not its command: people put passwords on command lines.
+                job, times = each.job, "" if each.tasks is None else f"{len(each.tasks.indices)} x "
+                asked_for = f"{times}{job.gpus} GPU(s), {job.priority}"
+                log.info("%s submitted by %s: %s", each.name, job.tenant, asked_for)
+        self._wake()
+        return [each.error or self._taken(each.first) for each in asked]
+
+    def _taken(self, name: str) -> JobState | BrimfulError:
+        """One that was taken in long ago, under the same key, may have to be read from the database."""
+        try:
+            return self._reader.job(name)
+        except BrimfulError as error:
+            return error
 
     def _check_after(self, job: Job) -> None:
         """What it comes after is there, and has not ended in a way that it could never start after."""
         for name, rule in job.after:
-            if self._reader.array(name) is None:
-                phase = self._reader.job(name).phase
-                if rule == "ok" and phase in OVER and phase != "finished":
-                    raise Refused(
-                        say("server.never_starts", after=name, phase=say(f"fleet.phase_{phase}")),
-                        code="never_starts",
-                    )
+            array = self._reader.array(name)
+            phases = [self._reader.job(name).phase] if array is None else list(array.phases())
+            ended = [phase for phase in phases if phase in OVER and phase != "finished"]
+            if rule == "ok" and ended:
+                raise Refused(
+                    say("server.never_starts", after=name, phase=say(f"fleet.phase_{ended[0]}")),
+                    code="never_starts",
+                )
 
     def cancel(self, name: str) -> JobState:
         def events(state: JobState, now_s: int) -> Sequence[Event]:
@@ -148,6 +170,24 @@ class Submissions:
 
         return self._change(name, "bid", events)
 
+    def terms(self, name: str, changes: Mapping[str, Any]) -> JobState:
+        """Another class or deadline for a job that is not over, within what its queue allows."""
+
+        def events(state: JobState, now_s: int) -> Sequence[Event]:
+            job = replace(_active(state).job, **changes)
+            if job == state.job:
+                return ()
+            if (refused := not_in_queue(job, self._reader.fleet)) is not None:
+                raise refused
+            if job.deadline_s is not None and job.max_gpus:
+                said = say("server.elastic_deadline", least=job.min_gpus, most=job.max_gpus)
+                raise BadInput(said, code="unsupported")
+            if job.deadline_s is not None and job.deadline_s <= now_s:
+                raise BadInput(say("server.deadline_passed", late=Seconds(now_s - job.deadline_s)))
+            return [TermsChanged(at_s=now_s, job=job.job, priority=job.priority, deadline_s=job.deadline_s)]
+
+        return self._change(name, "terms", events)
+
     # -- nodes -----------------------------------------------------------------------------------------
 
     def drain(self, node: str, *, reason: Said) -> None:
@@ -174,32 +214,17 @@ class Submissions:
 
     # -- budgets ---------------------------------------------------------------------------------------
 
-    def set_budget(self, tenant: str, microusd: int | None) -> None:
-        """What the tenant may still spend; what its running leases have come to is part of it."""
-
-        def events() -> Sequence[Event]:
-            accrued = self._reader.accrued_microusd(tenant)
-            if microusd is not None and microusd < accrued:
-                raise Refused(
-                    say(
-                        "server.budget_below_accrued",
-                        tenant=tenant,
-                        accrued=Usd(accrued),
-                        more=Usd(accrued - microusd),
-                    ),
-                    code="below_accrued",
-                )
-            return [BudgetSet(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd)]
-
-        self._write(events)
+    def set_budget(self, name: str, microusd: int | None, asked: BudgetAsked = AS_IT_IS) -> None:
+        """What may be spent; what running leases have come to is part of it."""
+        self._write(lambda: [checked_budget(self._reader, name, microusd, asked)])
 
     def grant_credit(self, tenant: str, microusd: int, reason: str) -> None:
         given = CreditGranted(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd, reason=reason)
         self._write(lambda: [given])
 
-    def note(self, make: Callable[[], Sequence[Event]]) -> None:
-        """What was seen of jobs, made of the state as it is when it is written."""
-        self._write(make)
+    def note(self, make: Callable[[], Sequence[Event]]) -> Sequence[Event]:
+        """What was seen or asked for, made of the state as it is when it is written; says what was."""
+        return self._write(make)
 
     # -- the log ---------------------------------------------------------------------------------------
 

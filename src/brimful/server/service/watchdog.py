@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from brimful.adapters.engines.worker import SiteWorker
+from brimful.adapters.engines.worker import Worker
 from brimful.errors import BrimfulError, Said
 from brimful.language import os_words, say
 from brimful.server.service.health import Health
@@ -24,7 +24,7 @@ SHOWN_FRAMES = 4
 class Watchdog:
     """Names the step that is stuck: of the loop, and of each site's worker. Never waits for anything."""
 
-    def __init__(self, health: Health, workers: Callable[[], Collection[SiteWorker]]) -> None:
+    def __init__(self, health: Health, workers: Callable[[], Collection[Worker]]) -> None:
         self._health, self._workers = health, workers
         self._is_told = False
 

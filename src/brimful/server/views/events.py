@@ -9,7 +9,7 @@ from brimful.client.answers import EventAnswer, EventsAnswer
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
-OF_ALL_TENANTS = {"QueuesSet"}  # it names them
+OF_ALL_TENANTS = {"QueuesSet", "ReservedLent"}  # they name them
 
 
 def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> EventsAnswer:
@@ -28,7 +28,10 @@ def _visible(reader: Reader, who: Principal, rows: Sequence[EventAnswer]) -> Ite
     for row in rows:
         job, name = row["body"].get("job"), _job_of(row["body"])
         tenant = job["tenant"] if isinstance(job, dict) else tenants.get(name, row["body"].get("tenant"))
-        is_anybodys = not name and tenant is None and row["kind"] not in OF_ALL_TENANTS
+        reserved = row["body"].get("reservation")
+        if tenant is None and reserved and (found := reader.fleet.reservations.find(reserved)) is not None:
+            tenant = found.tenant
+        is_anybodys = not (name or reserved or tenant) and row["kind"] not in OF_ALL_TENANTS
         if is_anybodys or (tenant is not None and who.sees(tenant)):
             yield row
 

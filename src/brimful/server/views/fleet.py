@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer, QueueSettings, alike
+from typing import TypedDict
+
+from brimful.client.answers import (
+    DrainAnswer,
+    FleetAnswer,
+    FleetHead,
+    NodeAnswer,
+    QueueAnswer,
+    QueueSettings,
+    SiteAnswer,
+    alike,
+)
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import JobState, Lease, Node
 from brimful.language import say, told, words
@@ -19,22 +30,102 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             for node, gpus in lease.parts
             for gpu in gpus
         }
+        return {
+            **fleet_head(reader, who),
+            "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
+        }
+
+
+def fleet_head(reader: Reader, who: Principal) -> FleetHead:
+    """All that is told of the fleet but its nodes, of which there may be thousands."""
+    with reader.locked():
+        fleet = reader.fleet
         gpus = sum(node.gpus for node in fleet.nodes.values())
         trouble = reader.health.trouble()
-        problems = {site: told(said) for site, said in reader.problems().items()}
-        if not who.may("operator"):  # they may name folders and databases
+        if not who.may("operator"):  # it may name folders and databases
             trouble = trouble and say("server.trouble_for_operator")
-            problems = dict.fromkeys(problems, words("server.problem_for_operator"))
         return {
             "gpus": gpus,
             "free": sum(len(fleet.free(name)) for name in fleet.nodes),  # of a drained node, none
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
             "policy": reader.policy,
             "market": [] if reader.market is None else [*reader.market.pools],
-            "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
-            "problems": problems,
+            "problems": problems_view(reader, who),
             "trouble": told(trouble) if trouble else "",
+            "sites": sites_view(reader, who),
         }
+
+
+def problems_view(reader: Reader, who: Principal) -> dict[str, str]:
+    problems = {site: told(said) for site, said in reader.problems().items()}
+    # They may name folders and databases.
+    return problems if who.may("operator") else dict.fromkeys(problems, words("server.problem_for_operator"))
+
+
+def sites_view(reader: Reader, who: Principal) -> list[SiteAnswer]:
+    fleet, health, problems = reader.fleet, reader.health, problems_view(reader, who)
+    rows: dict[str, SiteAnswer] = {}
+    for name in sorted({*reader.engines, *(node.site for node in fleet.nodes.values())}):
+        lost = fleet.silent.get(name)
+        engine = reader.engines.get(name)
+        rows[name] = {
+            "site": name,
+            "engine": "" if engine is None else type(engine).__name__.removesuffix("Engine").lower(),
+            "nodes": 0,
+            "drained": 0,
+            "gpus": 0,
+            "held": 0,
+            "silent_s": None if lost is None else max(0, reader.now_s() - lost.at_s),
+            "problem": problems.get(name, ""),
+            "latency_s": dict(health.engine_s.get(name, {})),
+        }
+    for pool in pool_rows(reader):
+        row = rows[pool["site"]]
+        row["nodes"] += pool["nodes"]
+        row["drained"] += pool["drained"]
+        row["gpus"] += pool["gpus"]
+        row["held"] += pool["held"]
+    return list(rows.values())
+
+
+class PoolRow(TypedDict):
+    """GPUs of one type at one site: sums of what `nodes` of the fleet tells."""
+
+    site: str
+    gpu: str
+    nodes: int
+    drained: int
+    gpus: int
+    held: int
+
+
+def pool_rows(reader: Reader) -> list[PoolRow]:
+    with reader.locked():
+        fleet, rows = reader.fleet, dict[tuple[str, str], PoolRow]()
+        for node in fleet.nodes.values():
+            row = rows.setdefault(
+                (node.site, node.gpu),
+                {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0},
+            )
+            row["nodes"] += 1
+            row["drained"] += node.node in fleet.drained
+            row["gpus"] += node.gpus
+            row["held"] += _held(reader, node)
+        return [rows[key] for key in sorted(rows)]
+
+
+def _held(reader: Reader, node: Node) -> int:
+    """By leases, or by somebody who is none of ours: as many as `_node_view` marks as held."""
+    ours = {
+        gpu
+        for lease in reader.fleet.leases_on.get(node.node, {}).values()
+        for name, gpus in lease.parts
+        if name == node.node
+        for gpu in gpus
+    }
+    if node.node in reader.fleet.drained:
+        return len(ours)
+    return node.gpus - len(reader.fleet.free(node.node)) - len({*node.holes} - ours)
 
 
 def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> NodeAnswer:

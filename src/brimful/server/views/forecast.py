@@ -5,6 +5,7 @@ from __future__ import annotations
 from brimful.client.answers import (
     ForecastAnswer,
     LoadScoreAnswer,
+    LoadSeenAnswer,
     PoolForecastAnswer,
     SpotForecastAnswer,
 )
@@ -17,6 +18,7 @@ from brimful.server.service.reader import Reader
 from brimful.units import HOUR_S
 
 STAYS_H = (1, 6, 24)
+WEEK_H = 168
 
 
 class Ahead:
@@ -47,12 +49,23 @@ def _load_of(pool: Pool, line: LoadLine, forecaster: LoadForecaster, hours: int)
         "tier": pool.tier,
         "gpus": line.gpus,
         "known_hours": len(line.loads),
+        "past": past_of(line),
         "ahead": [
             {"at_s": (line.next_hour + h) * HOUR_S, "low": low, "likely": likely, "high": high}
             for h, (low, likely, high) in enumerate(forecaster.ahead(hours))
         ],
         "score": score_of(forecaster.score),
     }
+
+
+def past_of(line: LoadLine) -> list[LoadSeenAnswer]:
+    first = line.next_hour - len(line.loads)
+    hours = enumerate(zip(line.held_hours, line.loads, strict=True), start=first)
+    return [
+        {"at_s": hour * HOUR_S, "held": held, "load": load}
+        for hour, (held, load) in hours
+        if hour >= line.next_hour - WEEK_H
+    ]
 
 
 def score_of(score: LoadScore) -> LoadScoreAnswer | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from brimful.adapters.stores.past import PastJob
-from brimful.client.answers import ArrayAnswer, JobAnswer, LeaseAnswer, alike
+from brimful.client.answers import ArrayAnswer, JobAnswer, LeaseAnswer, PromiseAnswer, alike
 from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.language import Seconds, count, say, told
+from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
+
+PAST_LOOKED_AT = 5000  # jobs that have left memory, for one page
 
 
 class Page(NamedTuple):
@@ -37,6 +41,7 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_arra
             "why_code": why.as_dict() if why else None,
             "now_s": now_s,
             "started_s": state.first_start_s,
+            "promise": promise_view(reader, state),
             "delay_s": round(state.delay_s(now_s)),
             "node": lease.node if lease else None,
             "site": lease.site if lease else None,
@@ -49,6 +54,20 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_arra
             "not_measured": not_measured,
             "leases": [lease_view(each, now_s=now_s) for each in state.leases],
         }
+
+
+def promise_view(reader: Reader, state: JobState) -> PromiseAnswer | None:
+    """What was said of its deadline at submit."""
+    said, now_s = reader.fleet.told.get(state.job.job), reader.now_s()
+    if said is None:
+        return None
+    left = None if said.done_by_s is None else Seconds(abs(said.done_by_s - now_s))
+    if said.is_promised:
+        late = "_broken" if said.done_by_s is not None and said.done_by_s < now_s else ""
+        words = say(f"server.deadline_promised{late}", left=left, gpu=said.gpu)
+    else:
+        words = say("server.deadline_never") if left is None else say("server.deadline_refused", left=left)
+    return {"is_promised": said.is_promised, "done_by_s": said.done_by_s, "said": told(words)}
 
 
 def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
@@ -111,59 +130,126 @@ def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs of a list; what is left out does not matter."""
+
+    phases: Collection[str] | None = None
+    tenants: Collection[str] | None = None
+    array: str | None = None
+    user: str | None = None
+    text: str = ""  # in its number, name, command, user, team or node
+
+    def has(self, reader: Reader, state: JobState) -> bool:
+        job = state.job
+        return (
+            (self.tenants is None or job.tenant in self.tenants)
+            and (not self.phases or state.phase in self.phases or reader.phase_of(state) in self.phases)
+            and (self.array is None or job.array == self.array)
+            and (self.user is None or job.user == self.user)
+            and (not self.text or self._says(state))
+        )
+
+    def _says(self, state: JobState) -> bool:
+        job, lease = state.job, state.open_lease
+        parts = (job.job, job.name, *job.command, job.user, job.tenant, *job.gpu_types)
+        where = () if lease is None else (lease.node, lease.site, lease.gpu)
+        return self.text.casefold() in " ".join((*parts, *where)).casefold()
+
+
 def jobs_page(
     reader: Reader,
     *,
     before: int | None = None,
     limit: int = 200,
-    phases: Collection[str] | None = None,
-    tenants: Collection[str] | None = None,
-    array: str | None = None,
     fold: bool = False,
+    wanted: Wanted | None = None,
 ) -> Page:
     """Newest first, from the job before that serial on; with `fold` one task stands for its array."""
+    wanted = wanted or Wanted()
+    only_over = bool(wanted.phases) and OVER.issuperset(wanted.phases or ())
     seen: set[str] = set()
 
     def is_wanted(state: JobState) -> bool:
         name = state.job.array
-        if (array is not None and name != array) or (fold and name in seen):
+        if not wanted.has(reader, state) or (fold and name in seen):
             return False
         if name in reader.fleet.gates.arrays:  # of one that has left memory nobody has the sums
             seen.add(name)
         return True
 
     with reader.locked():
-        wanted = (
+        states = (
             state
             for state in reversed(reader.fleet.jobs.values())
-            if (before is None or state.serial < before)
-            and (tenants is None or state.job.tenant in tenants)
-            and (not phases or not {state.phase, reader.phase_of(state)}.isdisjoint(phases))
+            # Of thousands that are not over, each is passed by quickly.
+            if not (only_over and state.ended_s is None)
+            and (before is None or state.serial < before)
             and is_wanted(state)
         )
-        found = {state.serial: state for state in islice(wanted, limit + 1)}
+        found = {state.serial: state for state in islice(states, limit + 1)}
         has_past = reader.fleet.submitted > len(reader.fleet.jobs)
     posted: dict[int, int] = {}
-    if has_past and (not phases or OVER & {*phases}):
-        past_jobs = _past(reader, before, phases, tenants, limit)
-        for past in islice((each for each in past_jobs if is_wanted(each.state)), limit + 1):
-            found.setdefault(past.state.serial, past.state)
-            posted[past.state.serial] = past.spent_microusd
-    serials = sorted(found, reverse=True)
+    stopped: int | None = None
+    if has_past and (not wanted.phases or OVER & {*wanted.phases}):
+        looked, last = 0, None
+        enough = min(found) if len(found) > limit else -1  # nothing older would be shown
+        for past in _past(reader, before, enough, wanted.tenants, limit):
+            looked, last = looked + 1, past.state.serial
+            if last < enough:
+                break
+            if is_wanted(past.state):
+                found.setdefault(past.state.serial, past.state)
+                posted[past.state.serial] = past.spent_microusd
+            if len(posted) > limit or looked >= PAST_LOOKED_AT:
+                stopped = last
+                break
+    serials = [each for each in sorted(found, reverse=True) if stopped is None or each >= stopped]
     views = [job_view(reader, found[serial], with_array=fold) for serial in serials[:limit]]
     for serial, view in zip(serials, views, strict=False):
         view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
-    return Page(views, serials[limit - 1] if len(serials) > limit else None)
+    # Who searches a long past for what is rare gets a short page, and goes on from where it ends.
+    return Page(views, serials[limit - 1] if len(serials) > limit else stopped)
 
 
 def _past(
-    reader: Reader,
-    before: int | None,
-    phases: Collection[str] | None,
-    tenants: Collection[str] | None,
-    limit: int,
+    reader: Reader, before: int | None, after: int, tenants: Collection[str] | None, limit: int
 ) -> Iterator[PastJob]:
     """Jobs that have left memory, newest first, as many as are asked for."""
-    while page := reader.past_jobs(before_serial=before, limit=limit + 1, tenants=tenants):
-        yield from (past for past in page if not phases or past.state.phase in phases)
+    while page := reader.past_jobs(
+        before_serial=before, after_serial=after, limit=limit + 1, tenants=tenants
+    ):
+        yield from page
         before = page[-1].state.serial
+
+
+def active_page(
+    reader: Reader, *, order: str, after: int = 0, limit: int = 200, fold: bool = False, wanted: Wanted
+) -> Page:
+    """Jobs that are not over, from the so-manieth on.
+
+    `next`: those that run, then those that wait in the order in which they are tried, then those on hold.
+    """
+    with reader.locked():
+        fleet, now_s = reader.fleet, reader.now_s()
+        running = [fleet.jobs[lease.job] for lease in reversed(fleet.open_leases.values())]
+        rest = [*fleet.on_hold.values(), *fleet.gates.pending.values()]
+        waiting = (
+            waiting_in_order(fleet, reader.rules, now_s=now_s) if order == "next" else fleet.waiting.values()
+        )
+        states = [state for state in (*running, *waiting, *rest) if wanted.has(reader, state)]
+        if fold:
+            firsts = {state.job.array or state.job.job: state for state in reversed(states)}
+            kept = {id(state) for state in firsts.values()}
+            states = [state for state in states if id(state) in kept]
+        if order != "next":
+            states.sort(key=lambda state: (-ORDERS[order](state, now_s), state.serial))
+        views = [job_view(reader, state, with_array=fold) for state in states[after : after + limit]]
+        return Page(views, after + limit if len(states) > after + limit else None)
+
+
+ORDERS: Mapping[str, Callable[[JobState, int], float]] = {
+    "wait": lambda state, now_s: now_s - state.waiting_since_s if state.open_lease is None else -1,
+    "gpus": lambda state, _now_s: state.job.gpus,
+    "cost": lambda state, now_s: state.billed_microusd(now_s),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterator
 
 from brimful.client.answers import LogAnswer
 from brimful.errors import NotFound
@@ -10,6 +11,7 @@ from brimful.fleet.state import OVER
 from brimful.language import Quoted, say
 from brimful.server.service.reader import Reader
 
+PIECE_BYTES = 1 << 18
 LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
 
 
@@ -47,3 +49,16 @@ def log_piece(
         "over": phase in OVER and at + 1 == len(leases),
         "phase": phase,
     }
+
+
+def whole_log(reader: Reader, name: str, *, rank: int) -> Iterator[str]:
+    """What is there now, over all leases; what comes later is for who asks again."""
+    with reader.locked():
+        first = next((each.lease for each in reader.job(name).leases), None)
+    lease, place = first, 0
+    while lease is not None:
+        piece = log_piece(reader, name, lease, rank=rank, offset=place, limit=PIECE_BYTES)
+        if not piece["text"]:
+            return
+        yield piece["text"]
+        lease, place = piece["lease"], piece["next_offset"]

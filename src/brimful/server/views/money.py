@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from brimful.client.answers import (
     BillAnswer,
     BudgetAnswer,
+    BudgetTermsAnswer,
     DepthAnswer,
     InvoiceAnswer,
     PoolPriceAnswer,
     PricePointAnswer,
     QuoteAnswer,
     SpendAnswer,
+    SpendSums,
     TransferAnswer,
     alike,
 )
 from brimful.fleet.events import PoolPriced
+from brimful.fleet.money.purse import Budget
 from brimful.fleet.node import Pool
 from brimful.market.invoice import Invoices, bills
+from brimful.market.periods import pace
 from brimful.market.pools import limit_of
-from brimful.scheduler.budgets import Money
+from brimful.scheduler.budgets import Money, used_microusd
 from brimful.scheduler.load import priced
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
@@ -36,25 +40,53 @@ HISTORY_POINTS = 500
 
 def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
     with reader.locked():
+        found = spend_now(reader, who)
+        return {**found, "balances": dict(sorted(found["balances"].items()))}
+
+
+def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
+    """The same with its balances in no order: a server that has had many jobs has as many accounts."""
+    with reader.locked():
+        balances = {name: n for name, n in reader.ledger.balances.items() if _sees_account(reader, who, name)}
+        return {
+            **spend_sums(reader, who),
+            "balances": balances,
+            # Of all accounts zero, always; of some it says nothing.
+            "sum_microusd": sum(balances.values()) if who.sees_all else None,
+            "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
+        }
+
+
+def spend_sums(reader: Reader, who: Principal) -> SpendSums:
+    """What of it takes no longer the more jobs are over."""
+    with reader.locked():
         ledger, fleet, now_s = reader.ledger, reader.fleet, reader.now_s()
         running = [
             state
             for lease in fleet.open_leases.values()
             if who.sees((state := fleet.jobs[lease.job]).job.tenant)
         ]
-        accruing = sum(s.billed_microusd(now_s) - ledger.spent_microusd.get(s.job.job, 0) for s in running)
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
-        balances = {name: n for name, n in ledger.balances.items() if _sees_account(reader, who, name)}
         return {
             "posted_microusd": sum(posted.values()),
-            "accruing_microusd": accruing,
-            "held_microusd": sum(n for account, n in balances.items() if account.startswith("hold:")),
+            "accruing_microusd": sum(
+                s.billed_microusd(now_s) - ledger.spent_microusd.get(s.job.job, 0) for s in running
+            ),
+            "microusd_per_hour": sum(s.leases[-1].hourly_microusd for s in running),
+            "held_microusd": sum(n for name, n in _holds(reader).items() if who.sees(name)),
             "by_tenant": posted,
-            "balances": dict(sorted(balances.items())),
-            # Of all accounts zero, always; of some it says nothing.
-            "sum_microusd": sum(balances.values()) if who.sees_all else None,
-            "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
         }
+
+
+def _holds(reader: Reader) -> dict[str, int]:
+    """By tenant, what is held for jobs. Of a job that is over nothing is held any more."""
+    fleet, balances, found = reader.fleet, reader.ledger.balances, dict[str, int]()
+    running = (fleet.jobs[lease.job] for lease in fleet.open_leases.values())
+    waiting = (fleet.waiting.values(), fleet.on_hold.values(), fleet.gates.pending.values())
+    for state in chain(running, *waiting):
+        held = balances.get(f"hold:{state.job.job}", 0)
+        found[state.job.tenant] = found.get(state.job.tenant, 0) + held
+    return found
 
 
 def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
@@ -64,14 +96,22 @@ def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
     if kind == "hold":
         state = reader.fleet.jobs.get(name)
         return state is not None and who.sees(state.job.tenant)
-    return kind == "tenant" and who.sees(name)
+    if kind == "reservation":
+        return _sees_reservation(reader, who, name)
+    return kind in ("tenant", "credit") and who.sees(name)
+
+
+def _sees_reservation(reader: Reader, who: Principal, name: str) -> bool:
+    found = reader.fleet.reservations.find(name)
+    return found is not None and who.sees(found.tenant)
 
 
 def _transfers(reader: Reader, who: Principal) -> Iterator[TransferAnswer]:
     for t in islice(reversed(reader.ledger.transfers), TRANSFERS_LOOKED_AT):
         state = reader.fleet.jobs.get(t.job)
+        is_seen = who.sees_all or (state is not None and who.sees(state.job.tenant))
         # A lease that never began is posted with nothing: true, and not worth a line.
-        if not t.microusd or (not who.sees_all and (state is None or not who.sees(state.job.tenant))):
+        if not t.microusd or not (is_seen or _sees_reservation(reader, who, t.reservation)):
             continue
         yield alike(TransferAnswer, t)
 
@@ -80,23 +120,38 @@ def budgets_view(reader: Reader, who: Principal, *named: str) -> list[BudgetAnsw
     """Every tenant that has a budget or has spent anything, and those that are named."""
     with reader.locked():
         fleet, ledger = reader.fleet, reader.ledger
-        money = Money(fleet, now_s=reader.now_s())
-        names = {*fleet.purses.left_microusd, *ledger.spent_by_tenant, *named}
-        holds: dict[str, int] = {}
-        for account, n in ledger.balances.items():
-            if account.startswith("hold:") and (state := fleet.jobs.get(account[5:])) is not None:
-                holds[state.job.tenant] = holds.get(state.job.tenant, 0) + n
+        now_s, purses = reader.now_s(), fleet.purses
+        money, used = Money(fleet, now_s=now_s), used_microusd(fleet, now_s=now_s)
+        names = {*purses.budgets, *ledger.spent_by_tenant, *named}
+        holds, accrued = _holds(reader), reader.accrued_microusd()
         return [
             {
                 "tenant": name,
                 "left_microusd": None if name not in money.left else max(0, money.left[name]),
-                "accruing_microusd": reader.accrued_microusd(name),
+                "accruing_microusd": accrued.get(name, 0),
                 "held_microusd": holds.get(name, 0),
                 "spent_microusd": ledger.spent_by_tenant.get(name, 0),
+                "budget": _budget(purses.budgets[name], used[name], now_s) if name in used else None,
             }
             for name in sorted(names)
-            if who.sees(name)
+            if who.sees(name.partition("/")[0])
         ]
+
+
+def _budget(budget: Budget, used: int, now_s: int) -> BudgetTermsAnswer:
+    """Of one that renews, with what it will have come to at the end of its period, at its pace so far."""
+    found = alike(BudgetTermsAnswer, budget)
+    found["used_microusd"] = used
+    found["expected_microusd"] = found["runs_out_s"] = None
+    if budget.until_s is None:
+        return found
+    last = budget.last_spent_microusd
+    before = None if last is None else (last, budget.last_s)
+    per_s = pace(used, elapsed_s=now_s - budget.since_s, before=before)
+    found["expected_microusd"] = expected = used + round(per_s * max(0, budget.until_s - now_s))
+    if expected > budget.allowed_microusd and per_s:
+        found["runs_out_s"] = now_s + max(0, int((budget.allowed_microusd - used) / per_s))
+    return found
 
 
 def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPriceAnswer]:
@@ -178,13 +233,15 @@ class Bills:
         self._fold = Invoices()
         self._seq = 0
 
-    def view(self, who: Principal, *, by: str) -> InvoiceAnswer:
+    def view(self, who: Principal, *, by: str, tenant: str | None = None) -> InvoiceAnswer:
+        """Of all teams that it may see, or of this one."""
         with self._lock:
             while events := self._reader.store.since(self._seq):
                 for event in events:
                     self._fold.apply(event)
                 self._seq += len(events)
-            seen = [line for line in self._fold.lines if who.sees(line.team)]
+            wanted = (line for line in self._fold.lines if tenant is None or line.team == tenant)
+            seen = [line for line in wanted if who.sees(line.team)]
         made = bills(seen, by=by)
         return {
             "by": by,

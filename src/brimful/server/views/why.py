@@ -11,21 +11,25 @@ from brimful.fleet.state import OVER, JobState, Lease, Pool
 from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
+from brimful.server.views.jobs import promise_view
+from brimful.server.views.policy import policy_said
 from brimful.units import HOUR_S
 
 
 def why_view(reader: Reader, state: JobState) -> WhyAnswer:
     with reader.locked():
         name, lease = state.job.job, state.open_lease
-        pools = [_pool(reader, state, pool) for pool in sorted(reader.fleet.capacity.pools)]
+        pools = [pool_view(reader, state, pool) for pool in sorted(reader.fleet.capacity.pools)]
         waiting = _waiting(reader, state)
         usable = sum(pool["rate"] > 0 for pool in pools)
         return {
+            "promise": promise_view(reader, state),
             "job": name,
             "phase": state.phase,
             "waiting": told(waiting) if waiting else None,
             "waiting_code": waiting.as_dict() if waiting else None,
             "ahead": _ahead(reader, name) if state.phase == "waiting" else None,
+            "policy": told(policy_said(reader)),
             "here": _joined(_placement(reader, state, lease, usable)) if lease else None,
             "price": _joined(_price(reader, state, lease)) if lease else None,
             "pools": [] if state.phase in OVER else pools,
@@ -76,6 +80,9 @@ def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Ite
 
 def _price(reader: Reader, state: JobState, lease: Lease) -> Iterator[Sentence]:
     """What the lease pays, and what that has come to."""
+    if lease.reservation:
+        yield say("server.price_reserved", reservation=lease.reservation)
+        return
     node, now, start = reader.fleet.nodes.get(lease.node), lease.price_now(), lease.microusd_per_gpu_hour
     held = count("gpu", lease.size)
     if lease.gpu_milli < WHOLE_GPU:
@@ -97,7 +104,7 @@ def _price(reader: Reader, state: JobState, lease: Lease) -> Iterator[Sentence]:
         yield say("server.budget_lasts", budget=Usd(budget), lasts=lasts)
 
 
-def _pool(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
+def pool_view(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
     job, index = state.job, reader.fleet.capacity.pools[pool]
     price = reader.prices().get(pool, 0)
     rate = job.rate(pool.gpu) if job.may_be_in(site=pool.site, tier=pool.tier) else 0.0

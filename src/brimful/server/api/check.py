@@ -1,0 +1,175 @@
+"""What would become of a job if it were submitted now: where it fits, when it starts, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from brimful.client.checks import CheckAnswer, CheckPoolAnswer
+from brimful.errors import BrimfulError
+from brimful.fleet.job import PRIORITIES, Job
+from brimful.fleet.memory import too_small, usable_bytes
+from brimful.fleet.state import JobState, Pool
+from brimful.language import Sentence, say, told
+from brimful.server.api.answers import envelope
+from brimful.server.api.errors import COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.requests import CheckRequest, Submission, bad_shape
+from brimful.server.auth import Principal
+from brimful.server.fitting.fitter import Fitter
+from brimful.server.jobfiles.pasted import as_job_file, read_pasted
+from brimful.server.service.intake import not_in_queue
+from brimful.server.service.reader import Reader
+from brimful.server.views.money import prices_view
+from brimful.server.views.why import pool_view
+from brimful.units import HOUR_S
+
+Kind = Literal["form", "brimful", "sbatch", "skypilot", "config"]
+MOST_TYPES = 8
+NIGHT_H = 24
+
+
+def check_view(reader: Reader, who: Principal, fitter: Fitter, asked: CheckRequest) -> CheckAnswer:
+    """Nothing is kept of it. What is wrong is said in the answer: the rest is answered all the same."""
+    problems: list[BrimfulError] = []
+    notes: list[Sentence] = []
+    kind: Kind = "form"
+    body, config = dict(asked.job), asked.config
+    if asked.text.strip():
+        try:
+            found = read_pasted(asked.text)
+        except BrimfulError as error:
+            problems.append(error)
+        else:
+            if found is None:
+                config, kind = asked.text, "config"
+            else:
+                body, kind = dict(found.body), cast("Kind", found.kind)
+                body["folder"] = found.body["folder"] or asked.job.get("folder", "")
+                notes += [*found.notes, *_dropped(found.unsupported)]
+                body |= {} if found.steps is None else {"steps": found.steps}
+    fits: Mapping[str, Any] = {}
+    types = sorted({pool.gpu for pool in reader.fleet.capacity.pools})[:MOST_TYPES]
+    if config.strip() and types:
+        try:
+            cards = fitter.ask(config=config, text="", model="", gpus=types, settings=[], other_bytes=None)
+            fits = {card["gpu"]: card["estimate"] for card in cards["cards"]}
+        except BrimfulError as error:
+            problems.append(error)
+        body["predicted"] = {gpu: _predicted(each) for gpu, each in fits.items() if each["fits"]}
+    job = _job(reader, who, body, problems)
+    return {
+        "kind": kind,
+        "job": body,
+        "file": as_job_file(body),
+        "notes": [told(note) for note in notes],
+        "problems": [
+            {"problem": told(e.said), "hint": told(e.way_out) if e.way_out else ""} for e in problems
+        ],
+        "fits": dict(fits),
+        "ahead": None if job is None else _ahead(reader, job),
+        "pools": [] if job is None else _pools(reader, job),
+    }
+
+
+def _dropped(unsupported: Mapping[str, Sentence]) -> list[Sentence]:
+    return [say("jobfile.left_out", field=field, why=why) for field, why in unsupported.items()]
+
+
+def _predicted(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "peak_bytes": round(estimate["memory"]["device_bytes"]["likely"]),
+        "step_s": estimate["speed"]["step_s"]["likely"],
+    }
+
+
+def _job(reader: Reader, who: Principal, body: Mapping[str, Any], problems: list[BrimfulError]) -> Job | None:
+    try:
+        submission = Submission.model_validate(body)
+        submission.tasks()
+        job = submission.as_job(who, "")
+        if (refused := not_in_queue(job, reader.fleet)) is not None:
+            problems.append(refused)
+    except ValidationError as error:
+        problems.append(bad_shape(error.errors()))
+        return None
+    except BrimfulError as error:
+        problems.append(error)
+        return None
+    return job
+
+
+def _ahead(reader: Reader, job: Job) -> int:
+    """Waiting jobs that are at least as urgent: they came first."""
+    mine = PRIORITIES[job.priority]
+    return sum(PRIORITIES[each.job.priority] <= mine for each in reader.fleet.waiting.values())
+
+
+def _pools(reader: Reader, job: Job) -> list[CheckPoolAnswer]:
+    with reader.locked():
+        now_s = reader.now_s()
+        state = JobState(job, -1, -1, now_s, now_s)
+        quotes = {Pool(p["site"], p["gpu"], p["tier"]): p["ahead"][:NIGHT_H] for p in prices_view(reader)}
+        return [
+            _pool(reader, state, pool, quotes.get(pool, [])) for pool in sorted(reader.fleet.capacity.pools)
+        ]
+
+
+def _pool(reader: Reader, state: JobState, pool: Pool, quotes: Any) -> CheckPoolAnswer:  # noqa: ANN401 - quotes
+    job, view = state.job, pool_view(reader, state, pool)
+    price = view["microusd_per_gpu_hour"]
+    cheapest = min(quotes, key=lambda each: each["microusd_per_gpu_hour"], default=None)
+    night = price if cheapest is None else cheapest["microusd_per_gpu_hour"]
+    needs = dict(job.peak_bytes).get(pool.gpu)
+    can = view["rate"] > 0 and view["gpus"] >= job.gpus and too_small(job, pool.gpu) is None
+    longest_s = job.max_run_s
+    return {
+        "site": pool.site,
+        "gpu": pool.gpu,
+        "tier": pool.tier,
+        "free": view["free"],
+        "gpus": view["gpus"],
+        "verdict": view["verdict"],
+        "can": can,
+        "starts_s": _starts_s(reader, job, pool) if can else None,
+        "needs_bytes": needs,
+        "usable_bytes": usable_bytes(pool.gpu),
+        "microusd_per_gpu_hour": price,
+        "microusd_per_hour": price * job.gpus,
+        "tonight_s": None if cheapest is None else cheapest["at_s"],
+        "tonight_microusd_per_hour": night * job.gpus,
+        "most_microusd": None if longest_s is None else price * job.gpus * longest_s // HOUR_S,
+        "tonight_most_microusd": None if longest_s is None else night * job.gpus * longest_s // HOUR_S,
+    }
+
+
+def _starts_s(reader: Reader, job: Job, pool: Pool) -> int | None:
+    """The moment by which enough GPUs are free, if nobody goes first; None where no limit says when."""
+    fleet, now_s = reader.fleet, reader.now_s()
+    free = fleet.capacity.pools[pool].free
+    if free >= job.gpus:
+        return now_s
+    ends = []
+    for lease in fleet.leases_at.get(pool.site, {}).values():
+        held, node = fleet.jobs[lease.job], fleet.nodes.get(lease.node)
+        if node is not None and node.pool == pool and held.job.max_run_s is not None:
+            began_s = lease.granted_s if lease.started_s is None else lease.started_s
+            ends.append((began_s + held.job.max_run_s - held.run_s, lease.size))
+    for end_s, size in sorted(ends):
+        free += size
+        if free >= job.gpus:
+            return max(now_s, end_s)
+    return None
+
+
+def add_check_route(router: APIRouter, reader: Reader, fitter: Fitter, gate: Gate) -> None:
+    viewer = gate.needs("viewer")
+
+    @router.post("/jobs/check", response_model=envelope(CheckAnswer), responses=COMMON)
+    def check(asked: CheckRequest, who: Principal = viewer) -> Response:
+        """What would become of a job: where it fits, when it could start, what it would cost."""
+        return ok(check_view(reader, who, fitter, asked))

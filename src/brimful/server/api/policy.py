@@ -1,0 +1,46 @@
+"""Routes of the policy: which one decides, what others would have done, and to adopt one of them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from brimful.client.policy_answers import PolicyAnswer
+from brimful.errors import Refused
+from brimful.language import say
+from brimful.server.api.answers import envelope
+from brimful.server.api.errors import CHANGING, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.requests import AdoptRequest, RehearsalRequest
+from brimful.server.auth import Principal
+from brimful.server.rehearsing.rehearser import Rehearser
+from brimful.server.service.reader import Reader
+from brimful.server.views.policy import policy_view
+
+
+def add_policy_routes(router: APIRouter, reader: Reader, rehearser: Rehearser | None, gate: Gate) -> None:
+    operator = gate.needs("operator")
+
+    def needed() -> Rehearser:
+        if rehearser is None:
+            raise Refused(say("server.no_rehearsals"), code="no_rehearsals")
+        return rehearser
+
+    @router.get("/policy", response_model=envelope(PolicyAnswer), responses=CHANGING)
+    def policy(who: Principal = operator) -> Response:  # noqa: ARG001 - only who may
+        """The policy that decides, and what the newest rehearsal of the server's own past showed."""
+        return ok(policy_view(reader, needed()))
+
+    @router.post("/policy/rehearse", response_model=envelope(PolicyAnswer), responses=CHANGING)
+    def rehearse(body: RehearsalRequest, who: Principal = operator) -> Response:
+        """Begin to rehearse the last days, beside everything else; `GET /v1/policy` has the result."""
+        with gate.audited(who, "policy.rehearse", lambda: f"{body.days} {' '.join(body.policies)}"):
+            needed().ask(days=body.days, policies=body.policies)
+        return ok(policy_view(reader, needed()))
+
+    @router.post("/policy/adopt", response_model=envelope(PolicyAnswer), responses=CHANGING)
+    def adopt(body: AdoptRequest, who: Principal = operator) -> Response:
+        """From now on this policy decides."""
+        with gate.audited(who, "policy.adopt", lambda: body.policy):
+            needed().adopt(body.policy, by=who.name)
+        return ok(policy_view(reader, needed()))

@@ -1,0 +1,158 @@
+"""Routes of reservations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from fastapi.responses import Response
+from pydantic import Field
+
+from brimful.client.reserve_answers import ReservationAnswer, ReservationsAnswer, ReserveQuoteAnswer
+from brimful.errors import NotFound
+from brimful.language import Quoted, say
+from brimful.server.api.answers import envelope
+from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.requests import MAX_GPUS, Limit, Request, Tenant, Word
+from brimful.server.auth import Principal, forbidden
+from brimful.server.service.reader import Reader
+from brimful.server.service.reserving import Reserving
+from brimful.server.service.submissions import Submissions
+from brimful.server.views.reservations import quote_view, reservation_view, reservations_view
+
+Name = Annotated[str, Path(max_length=40, pattern=r"^r[0-9]+$")]
+Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS, strict=True)]
+Hours = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+
+
+class WindowRequest(Request):
+    gpu: Annotated[Word, Field(min_length=1)]
+    site: Annotated[Word, Field(description="may be left out where one site has this GPU")] = ""
+    tier: Literal["", "owned", "reserved", "on_demand", "spot"] = ""
+    gpus: Gpus
+    hours: Hours
+    start_s: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 40, strict=True)] | None,
+        Field(description="UTC second; null: now"),
+    ] = None
+
+
+class BuyRequest(WindowRequest):
+    tenant: Tenant | None = None
+    at_most_microusd_per_gpu_hour: Annotated[
+        Limit | None, Field(description="fails instead of charging more, if the price has moved")
+    ] = None
+
+
+class GpusRequest(Request):
+    gpus: Annotated[Gpus | None, Field(description="null: as many as possible")] = None
+
+
+class HoursRequest(Request):
+    hours: Hours
+
+
+class ExtendRequest(HoursRequest):
+    at_most_microusd_per_gpu_hour: Limit | None = None
+
+
+class ReserveVerbs:
+    """What can be done with reservations, by who may, with a line in the audit log; for API and console."""
+
+    def __init__(self, reader: Reader, submissions: Submissions, gate: Gate) -> None:
+        self._reader, self._gate, self._reserving = reader, gate, Reserving(reader, submissions)
+
+    def quote(self, asked: WindowRequest) -> ReserveQuoteAnswer:
+        pool = self._reserving.pool(gpu=asked.gpu, site=asked.site, tier=asked.tier)
+        found = self._reserving.quote(pool, gpus=asked.gpus, hours=asked.hours, start_s=asked.start_s)
+        return quote_view(found)
+
+    def buy(self, who: Principal, asked: BuyRequest) -> ReservationAnswer:
+        tenant, made = asked.tenant or who.home, ""
+        with self._gate.audited(who, "reservation.buy", lambda: f"{tenant} {made}"):
+            if not who.may("submitter", tenant):
+                raise forbidden(who, "submitter")
+            found = self._reserving.buy(
+                self._reserving.pool(gpu=asked.gpu, site=asked.site, tier=asked.tier),
+                gpus=asked.gpus,
+                hours=asked.hours,
+                start_s=asked.start_s,
+                tenant=tenant,
+                at_most=asked.at_most_microusd_per_gpu_hour,
+                by=who.name,
+            )
+            made = found.reservation
+        return reservation_view(self._reader, found)
+
+    def quote_more(self, who: Principal, name: str, asked: HoursRequest) -> ReserveQuoteAnswer:
+        return quote_view(self._reserving.quote_extension(self._own(who, name), hours=asked.hours))
+
+    def extend(self, who: Principal, name: str, asked: ExtendRequest) -> ReservationAnswer:
+        with self._gate.audited(who, "reservation.extend", lambda: f"{name} {asked.hours}"):
+            at_most = asked.at_most_microusd_per_gpu_hour
+            found = self._reserving.extend(
+                self._own(who, name), hours=asked.hours, at_most=at_most, by=who.name
+            )
+        return reservation_view(self._reader, found)
+
+    def change(self, who: Principal, name: str, verb: str, asked: GpusRequest) -> ReservationAnswer:
+        with self._gate.audited(who, f"reservation.{verb}", lambda: f"{name} {asked.gpus or 'all'}"):
+            found = self._reserving.change(self._own(who, name), verb, gpus=asked.gpus, by=who.name)
+        return reservation_view(self._reader, found)
+
+    def _own(self, who: Principal, name: str) -> str:
+        """Its name, for those who may change it; what another tenant has is not there."""
+        with self._reader.locked():
+            found = self._reserving.find(name)
+        if not who.sees(found.tenant):
+            raise NotFound(say("market.no_reservation", reservation=Quoted(name)))
+        if not who.may("submitter", found.tenant):
+            raise forbidden(who, "submitter")
+        return name
+
+
+def add_reservation_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
+    viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
+    verbs = ReserveVerbs(reader, submissions, gate)
+
+    @router.get("/reservations", response_model=envelope(ReservationsAnswer), responses=COMMON)
+    def reservations(who: Principal = viewer) -> Response:
+        """What was bought, used, idle and lent, and what it came to."""
+        return ok(reservations_view(reader, who))
+
+    @router.post("/reservations/quote", response_model=envelope(ReserveQuoteAnswer), responses=COMMON)
+    def quote(body: WindowRequest, who: Principal = viewer) -> Response:
+        """What a window would cost now. Nothing is bought."""
+        del who
+        return ok(verbs.quote(body))
+
+    @router.post(
+        "/reservations", status_code=201, response_model=envelope(ReservationAnswer), responses=CHANGING
+    )
+    def buy(body: BuyRequest, who: Principal = submitter) -> Response:
+        """Buy a window, paid up front: out of credits, then out of the tenant's budget."""
+        return ok(verbs.buy(who, body), 201)
+
+    @router.post("/reservations/{name}/quote", response_model=envelope(ReserveQuoteAnswer), responses=COMMON)
+    def quote_more(name: Name, body: HoursRequest, who: Principal = submitter) -> Response:
+        """What more hours of it would cost now. Nothing is bought."""
+        return ok(verbs.quote_more(who, name, body))
+
+    @router.post(
+        "/reservations/{name}/extend", response_model=envelope(ReservationAnswer), responses=CHANGING
+    )
+    def extend(name: Name, body: ExtendRequest, who: Principal = submitter) -> Response:
+        return ok(verbs.extend(who, name, body))
+
+    @router.post(
+        "/reservations/{name}/{verb}", response_model=envelope(ReservationAnswer), responses=CHANGING
+    )
+    def change(
+        name: Name,
+        verb: Literal["pause", "resume", "return"],
+        body: GpusRequest,
+        who: Principal = submitter,
+    ) -> Response:
+        """Lend unused GPUs, have them back after the notice borrowers get, or give them up for good."""
+        return ok(verbs.change(who, name, verb, body))

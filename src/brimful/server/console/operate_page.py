@@ -1,0 +1,112 @@
+"""The page for who runs the fleet: events, the audit log, tokens and users, queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from brimful.errors import BadInput, BrimfulError
+from brimful.fleet.job import PRIORITIES
+from brimful.language import Quoted, say, told
+from brimful.server.api.cursors import page_after, read_cursor
+from brimful.server.api.errors import status_of
+from brimful.server.api.gate import Gate
+from brimful.server.api.requests import QueueRequest, RoleRequest
+from brimful.server.api.verbs import Verbs
+from brimful.server.auth import ROLES, Access, Principal
+from brimful.server.console.overview import checked, confirmed
+from brimful.server.console.page_data import shortened
+from brimful.server.console.pages import Pages, add_page, signed_form
+from brimful.server.service.reader import Reader
+from brimful.server.views.events import events_for
+from brimful.server.views.fleet import fleet_head, queues_view
+
+DEEDS_SHOWN = 40
+EVENTS_SHOWN = 40
+BODY_CHARS = 130
+
+
+class Operate:
+    def __init__(self, reader: Reader, access: Access, verbs: Verbs) -> None:
+        self._reader, self._access, self._verbs = reader, access, verbs
+        self._gate = Gate(access)
+
+    def show(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
+        before = read_cursor(asked.get("cursor") or None)
+        deeds = self._access.deeds(who, before=before, limit=DEEDS_SHOWN)
+        more = page_after(int(str(deeds[-1]["seq"]))) if len(deeds) == DEEDS_SHOWN else None
+        events = events_for(self._reader, who, after=-EVENTS_SHOWN, limit=EVENTS_SHOWN)["events"]
+        return {
+            "fleet": fleet_head(self._reader, who),
+            "queues": queues_view(self._reader, who),
+            "tokens": [each for each in self._access.tokens(who) if each.revoked_s is None],
+            "users": self._access.users(who),
+            "deeds": deeds,
+            "next": "/operate?" + urlencode({"cursor": more}) if more else "",
+            "first": "/operate" if before is not None else "",
+            "events": [{**each, "text": _text(each["body"])} for each in reversed(events)],
+            "priorities": list(PRIORITIES),
+            "roles": [each for each in ROLES if who.may(each)],
+            "may_set": who.may("operator"),
+            "problem": "",
+        }
+
+    def act(self, who: Principal, form: Mapping[str, str]) -> None:
+        verb = form.get("verb", "")
+        confirmed(form)
+        if verb == "revoke":
+            token = form.get("token", "")[:40]
+            with self._gate.audited(who, "token.revoke", lambda: token):
+                self._access.revoke(who, token)
+        elif verb == "role":
+            user = form.get("user", "")[:100]
+            asked = checked(lambda: RoleRequest(tenant=form.get("team", ""), role=form.get("role") or None))  # type: ignore[arg-type]
+            with self._gate.audited(who, "user.role", lambda: f"{user} {asked.tenant} {asked.role}"):
+                if not user:
+                    raise BadInput(say("server.no_such_action", verb=Quoted(verb)))
+                self._access.set_role(who, user, asked.tenant, asked.role)
+        elif verb in ("queue", "unqueue"):
+            kept = tuple(each for each in self._reader.fleet.queues if each.queue != form.get("queue"))
+            self._verbs.set_queues(who, kept if verb == "unqueue" else (*kept, _quota(form).as_quota()))
+        else:
+            raise BadInput(say("server.no_such_action", verb=Quoted(verb[:40])))
+
+
+def _quota(form: Mapping[str, str]) -> QueueRequest:
+    given: dict[str, Any] = {key: form[key] for key in ("queue", "weight", "top_priority") if form.get(key)}
+    counts = {key: form[key] for key in ("gpus", "borrow_gpus", "user_gpus") if form.get(key)}
+    if bad := next((text for text in counts.values() if not text.isdecimal()), None):
+        raise BadInput(say("jobfile.not_whole", what="GPUs", given=Quoted(bad[:40]), least=0))
+    given |= {key: int(text[:9]) for key, text in counts.items()}
+    given |= {"tenants": form.get("tenants", "").replace(",", " ").split(), "lend": "lend" in form}
+    return checked(lambda: QueueRequest.model_validate(given))
+
+
+def _text(body: Mapping[str, Any]) -> str:
+    """Of an event, what fits a line."""
+    rest = {name: value for name, value in body.items() if name != "at_s"}
+    return shortened(json.dumps(rest, ensure_ascii=False), BODY_CHARS)
+
+
+def add_operate_page(router: APIRouter, access: Access, pages: Pages, made: Operate) -> None:
+    add_page(router, access, pages, path="/operate", body="operate_page.html", show=made.show, role="admin")
+
+    @router.post("/operate/act")
+    async def act(request: Request) -> Response:
+        who, form = await signed_form(access, request)
+        try:
+            await run_in_threadpool(made.act, who, form)
+        except BrimfulError as error:
+            if not who.may("admin"):
+                return pages.answer(request, "missing.html", 403, who=who, problem=told(error.said))
+            found = await run_in_threadpool(made.show, who, {})
+            found |= {"problem": told(error.said), "page_from": "/operate?live=1", "here": "/operate"}
+            body = "operate_page.html"
+            return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
+        return RedirectResponse("/operate", status_code=303)

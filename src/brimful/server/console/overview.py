@@ -1,0 +1,204 @@
+"""Pages of the fleet, the market, teams and their money, and what was wasted: the API's views, laid out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from brimful.audit.said import leaf_words
+from brimful.errors import BadInput, BrimfulError
+from brimful.language import Quoted, say, told, words
+from brimful.server.api.errors import status_of
+from brimful.server.api.market import By
+from brimful.server.api.requests import BudgetRequest, CreditRequest, Hold, bad_shape
+from brimful.server.api.verbs import Verbs
+from brimful.server.auth import TENANT, Access, Principal
+from brimful.server.console.market_charts import band_shape, market_cards, quote_shape
+from brimful.server.console.page_data import account_rows, bill_rows, budget_tree, node_card, teams_of
+from brimful.server.console.pages import Pages, Show, add_page, signed_form
+from brimful.server.service.hindsight import Hindsight
+from brimful.server.service.reader import Reader
+from brimful.server.views.fleet import fleet_view, queues_view
+from brimful.server.views.forecast import Ahead
+from brimful.server.views.money import Bills, budgets_view, prices_view, spend_now
+from brimful.server.views.reservations import reservations_view
+from brimful.units import integer_from_text, microusd_from_usd
+
+Made = TypeVar("Made")
+NODES_SHOWN = 24
+TRANSFERS_SHOWN = 20
+RESERVATIONS_SHOWN = 20
+AHEAD_H = 48
+DAYS = (1, 7, 30, 90)
+
+
+class Overview:
+    def __init__(self, reader: Reader, hindsight: Hindsight) -> None:
+        self._reader, self._hindsight = reader, hindsight
+        self._ahead, self._bills = Ahead(reader), Bills(reader)
+
+    def fleet(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
+        fleet = fleet_view(self._reader, who)
+        text, site = asked.get("text", "").strip().casefold(), asked.get("site", "")
+        nodes = [
+            node
+            for node in fleet["nodes"]
+            if (not site or node["site"] == site)
+            and text in f"{node['node']} {node['gpu']} {node['site']} {node['rack']}".casefold()
+        ]
+        start = integer_from_text(asked.get("from", ""), low=0, high=10**6) or 0
+        given = {key: asked[key] for key in ("text", "site") if asked.get(key)}
+        more = start + NODES_SHOWN
+        return {
+            "fleet": fleet,
+            "nodes": [node_card(node) for node in nodes[start:more]],
+            "given": {"text": asked.get("text", ""), "site": site},
+            "first": "/fleet?" + urlencode(given) if start else "",
+            "next": "/fleet?" + urlencode({**given, "from": more}) if len(nodes) > more else "",
+            "may_drain": who.may("operator"),
+            "problem": "",
+        }
+
+    def market(self, who: Principal, _asked: Mapping[str, str]) -> dict[str, Any]:
+        forecast = self._ahead.view(hours=AHEAD_H)
+        loads = {(each["site"], each["gpu"], each["tier"]): each for each in forecast["pools"]}
+        pools = []
+        for pool in prices_view(self._reader):
+            load = loads.get((pool["site"], pool["gpu"], pool["tier"]))
+            quotes = pool["ahead"][:AHEAD_H]
+            shapes = {
+                "quotes": quote_shape(quotes),
+                "cheapest": min(quotes, key=lambda each: each["microusd_per_gpu_hour"], default=None),
+                "load": load,
+                "band": band_shape(load["ahead"], gpus=load["gpus"]) if load else None,
+            }
+            pools.append({**pool, **shapes})
+        reserved = reservations_view(self._reader, who)
+        return {
+            "pools": pools,
+            "market": market_cards(self._reader),
+            "spot": forecast["spot"],
+            "reservations": [
+                {**each, "mine": who.may("submitter", each["tenant"])}
+                for each in reversed(reserved["reservations"][-RESERVATIONS_SHOWN:])
+            ],
+            "credits": reserved["credits"],
+            "teams": [name for name in teams_of(self._reader, who) if who.may("submitter", name)],
+            "problem": "",
+        }
+
+    def teams(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
+        by = asked.get("by", "team")
+        by = by if by in get_args(By) else "team"
+        spend, found = spend_now(self._reader, who), self._bills.view(who, by=by)
+        bills = sorted(found["bills"], key=lambda bill: bill["of"], reverse=True) if by == "day" else None
+        return {
+            "spend": spend,
+            "budgets": budget_tree(budgets_view(self._reader, who)),
+            "queues": queues_view(self._reader, who),
+            "by": by,
+            "tabs": [(name, words(f"console.by_{name}"), f"/teams?by={name}") for name in get_args(By)],
+            "bills": bill_rows(bills or found["bills"]),
+            "total_microusd": found["total_microusd"],
+            "may_set": who.may("operator"),
+            "problem": "",
+            **account_rows(spend["balances"]),
+            "transfers": spend["transfers"][:TRANSFERS_SHOWN],
+        }
+
+    def audit(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
+        days = next((n for n in DAYS if str(n) == asked.get("days")), 30)
+        # Of whole minutes: all who look within one share one reading of the log.
+        end_s = self._hindsight.now_s() // 60 * 60
+        start_s = max(0, end_s - days * 86400)
+        found = self._hindsight.report(start_s=start_s, end_s=end_s, tenants=who.tenants())
+        return {
+            "days": days,
+            "audit": found,
+            "leaves": [
+                {**leaf, "words": leaf_words(leaf["path"]), "depth": leaf["path"].count(".")}
+                for leaf in found["leaves"]
+            ],
+            "worst": [{**each, "words": leaf_words(each["mostly"])} for each in found["jobs"]],
+            "tabs": [(n, words("console.n_days", n=n), f"/audit?days={n}") for n in DAYS],
+            "csv": "/v1/audit/usage.csv?" + urlencode({"from_s": start_s, "to_s": end_s}),
+        }
+
+
+def add_overview(router: APIRouter, access: Access, pages: Pages, made: Overview, verbs: Verbs) -> None:
+    shown: dict[str, Show] = {
+        "/fleet": made.fleet,
+        "/market": made.market,
+        "/teams": made.teams,
+        "/audit": made.audit,
+    }
+    for path, show in shown.items():
+        add_page(router, access, pages, path=path, body=f"{path[1:]}_page.html", show=show)
+
+    def acts_at(path: str, act: Callable[[Verbs, Principal, dict[str, str]], None]) -> None:
+        @router.post(f"{path}/act")
+        async def acted(request: Request) -> Response:
+            who, form = await signed_form(access, request)
+            try:
+                await run_in_threadpool(act, verbs, who, form)
+            except BrimfulError as error:
+                found = await run_in_threadpool(shown[path], who, {})
+                found |= {"problem": told(error.said), "page_from": f"{path}?live=1", "here": path}
+                body = f"{path[1:]}_page.html"
+                return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
+            return RedirectResponse(path, status_code=303)
+
+    acts_at("/fleet", _on_node)
+    acts_at("/teams", _on_budget)
+
+
+def _on_node(verbs: Verbs, who: Principal, form: dict[str, str]) -> None:
+    verb, node = form.get("verb", ""), form.get("node", "")
+    if verb == "resume":
+        verbs.resume(who, node)
+    elif verb == "drain":
+        confirmed(form)
+        verbs.drain(who, node, checked(lambda: Hold(reason=form.get("reason", ""))).reason)
+    else:
+        raise BadInput(say("server.no_such_action", verb=Quoted(verb[:40])))
+
+
+def _on_budget(verbs: Verbs, who: Principal, form: dict[str, str]) -> None:
+    verb, usd = form.get("verb", ""), form.get("usd", "")
+    team, _, project = form.get("team", "").partition("/")
+    microusd = microusd_from_usd(usd) if usd else None
+    confirmed(form)
+    if usd and microusd is None:
+        raise BadInput(say("server.not_dollars", text=Quoted(usd[:40])))
+    if re.fullmatch(TENANT, team) is None or len(team) > 60:
+        raise BadInput(say("server.not_a_team", text=Quoted(team[:40])))
+    if verb == "budget":
+        given: dict[str, Any] = {key: form[key] for key in ("period", "zone") if form.get(key)}
+        given |= {"within": form["within"].strip("-")} if form.get("within") else {}
+        given |= {"hard": form["hard"] == "yes"} if form.get("hard") else {}
+        asked = checked(lambda: BudgetRequest(microusd=microusd, project=project, **given))
+        verbs.set_budget(who, asked.name_of(team), asked)
+    elif verb == "credit":
+        credit = checked(lambda: CreditRequest(microusd=microusd or 0, reason=form.get("reason", "")))
+        verbs.credit(who, team, credit.microusd, credit.reason)
+    else:
+        raise BadInput(say("server.no_such_action", verb=Quoted(verb[:40])))
+
+
+def confirmed(form: Mapping[str, str]) -> None:
+    if form.get("sure") != "yes":
+        raise BadInput(say("server.not_confirmed", verb=form.get("verb", "")[:40]))
+
+
+def checked(make: Callable[[], Made]) -> Made:
+    try:
+        return make()
+    except ValidationError as error:
+        raise bad_shape(error.errors()) from error

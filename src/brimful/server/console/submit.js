@@ -1,0 +1,34 @@
+// Checks a job as it is written: half a second after the last key the server is asked what would become of it.
+"use strict";
+
+const form = document.getElementById("job");
+const fields = [...form.querySelectorAll("[data-side]")];
+let edited = form.elements.edited;
+let timer = 0;
+let asked = 0;
+
+async function check() {
+  const mine = ++asked;
+  form.elements.zone_min.value = String(new Date(form.elements.deadline.value || Date.now()).getTimezoneOffset());
+  const body = new URLSearchParams(new FormData(form));
+  body.delete("token");
+  body.set("part", "1");
+  const reply = await fetch("/submit/check", { method: "POST", body });
+  if (mine !== asked || !reply.ok) return;
+  const next = new DOMParser().parseFromString(await reply.text(), "text/html");
+  document.getElementById("check").replaceWith(next.getElementById("check"));
+  // The other side says the same; what somebody is typing in is left alone.
+  for (const said of document.querySelectorAll("#check [data-says]")) {
+    const field = form.elements[said.dataset.says];
+    if (field !== document.activeElement && field.value !== said.textContent) field.value = said.textContent;
+  }
+  for (const time of document.querySelectorAll("#check time[datetime]")) time.textContent = new Date(time.dateTime).toLocaleString();
+}
+
+form.addEventListener("input", (event) => {
+  if (event.target.dataset.side) edited.value = event.target.dataset.side;
+  else if (event.target.name !== "config") return;
+  clearTimeout(timer);
+  timer = setTimeout(check, 500);
+});
+if (fields.some((field) => field.value && field.name === "command")) check();

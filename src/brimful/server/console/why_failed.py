@@ -1,0 +1,52 @@
+"""Why a job failed, as far as the end of its log tells: what Fit says of that text (`POST /v1/fit`)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from brimful.errors import BrimfulError
+from brimful.fleet.state import JobState
+from brimful.language import tongue
+from brimful.server.fitting.fitter import Fitter
+from brimful.server.service.reader import Reader
+from brimful.server.views.logs import log_piece
+
+log = logging.getLogger("brimful")
+
+END_BYTES = 1 << 15
+MOST_KEPT = 200
+
+
+class WhyFailed:
+    """Asked once for each lease that failed and each language: what is over stays as it is."""
+
+    def __init__(self, reader: Reader, fitter: Fitter) -> None:
+        self._reader, self._fitter = reader, fitter
+        self._known: dict[tuple[str, str], dict[str, Any] | None] = {}
+
+    def __call__(self, state: JobState) -> dict[str, Any] | None:
+        """None where it has not failed, or nobody knows."""
+        if state.phase != "failed" or not state.leases:
+            return None
+        key = (state.leases[-1].lease, tongue().code)
+        if key not in self._known:
+            if len(self._known) >= MOST_KEPT:
+                self._known.clear()
+            self._known[key] = self._read(state)
+        return self._known[key]
+
+    def _read(self, state: JobState) -> dict[str, Any] | None:
+        codes = state.leases[-1].exit_codes
+        rank = next((i for i, code in enumerate(codes) if code), 0)
+        asked: dict[str, Any] = {"config": "", "model": "", "gpus": (), "settings": (), "other_bytes": None}
+        try:
+            end = log_piece(self._reader, state.job.job, None, offset=-END_BYTES, limit=END_BYTES, rank=rank)[
+                "text"
+            ].replace("\0", "")
+            found = self._fitter.ask(text=end, **asked) if end.strip() else None
+        except BrimfulError as error:  # its page is there without it
+            log.info("no explanation for %s: %s", state.job.job, error.problem)
+            return None
+        answer: dict[str, Any] | None = ((found and found["explanation"]) or {}).get("answer")
+        return answer

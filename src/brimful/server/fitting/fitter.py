@@ -1,0 +1,99 @@
+"""Asks the process that answers, starts it when it is needed, and ends it when it takes too long."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from typing import Any, cast
+
+from brimful.client.answers import FitAnswer
+from brimful.errors import BadInput, NotFound, Refused, WorldFailed
+from brimful.language import Seconds, say, tongue, verbatim
+
+log = logging.getLogger("brimful.fit")
+
+ANSWER_S = 20.0  # an answer takes 50 ms; a busy machine may need longer
+MOST_WAITING = 8  # each keeps a thread of the server
+ANSWERS_EACH = 500  # then a new process: what it has in memory goes with it
+KINDS = {"BadInput": BadInput, "NotFound": NotFound, "Refused": Refused}
+
+
+class Fitter:
+    """One process, one question at a time; the others wait their turn."""
+
+    def __init__(self, *, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
+        self._turn, self._room = threading.Lock(), threading.Semaphore(MOST_WAITING)
+        self._process: subprocess.Popen[str] | None = None
+        self._left = 0
+
+    def ask(self, **asked: Any) -> FitAnswer:  # noqa: ANN401 - JSON
+        if not self._room.acquire(blocking=False):
+            raise Refused(say("server.fit_busy", most=MOST_WAITING), code="too_many")
+        try:
+            with self._turn:
+                line = self._line(json.dumps({"language": tongue().code, **asked}))
+        finally:
+            self._room.release()
+        answer = json.loads(line)
+        if "data" in answer:
+            return cast("FitAnswer", answer["data"])
+        if (error := answer["error"]) is None:
+            raise BadInput(say("server.fit_too_deep"))
+        hint = verbatim(error["hint"]) if error["hint"] else None
+        raise KINDS.get(error["kind"], BadInput)(verbatim(error["problem"]), hint=hint, code=error["code"])
+
+    def _line(self, question: str) -> str:
+        process = self._ready()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Timer(self._answer_s, process.kill)
+        late.start()
+        try:
+            process.stdin.write(question + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            late.cancel()
+        if not line:
+            self.close()
+            raise WorldFailed(say("server.fit_no_answer", limit=Seconds(self._answer_s)), code="fit_failed")
+        return line
+
+    def _ready(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None or self._left == 0:
+            self.close()
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "brimful.server.fitting.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                env={"PATH": os.environ.get("PATH", "")},  # nothing that the server was told in confidence
+            )
+            self._left = ANSWERS_EACH
+            weakref.finalize(self, _end, self._process)
+        self._left -= 1
+        return self._process
+
+    def close(self) -> None:
+        if self._process is not None:
+            _end(self._process)
+            self._process = None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # a question that it did not read is still in there
+                pipe.close()

@@ -1,0 +1,199 @@
+"""When the server rehearses its past, what it makes of the result, and what it is asked to.
+
+Nothing here is on the loop's way: a thread waits for a process (`worker.py`), and what was found is an event
+like any other. The log alone says when to look next and what was found, so that a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from brimful.errors import BrimfulError, Refused, Said, WorldFailed
+from brimful.fleet.events import Event, PolicyAdopted, PolicyRehearsed, from_record
+from brimful.language import Percent, Seconds, count, say
+from brimful.scheduler.choosing import WINDOW_S, Evidence, choose, evidence
+from brimful.scheduler.policies import CANDIDATES, read_policy
+from brimful.server.rehearsing.worker import Question
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
+from brimful.units import HOUR_S
+
+log = logging.getLogger("brimful")
+
+LOOK_S = 3 * HOUR_S  # between two rehearsals, or longer where they cost more than their share
+TIMEOUT_S = 6 * HOUR_S  # of one, by the clock
+USUAL_PERCENT = 5
+BESIDE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalTerms:
+    database: str
+    policies: tuple[str, ...] = CANDIDATES
+    cpu_percent: int = USUAL_PERCENT  # of one core, on average; 0: only when somebody asks
+    adopts: bool = False  # by itself; else it only proposes
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A rehearsal that somebody asked for."""
+
+    days: int
+    found: PolicyRehearsed | None = None
+    problem: Said | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.found is None and self.problem is None
+
+
+class Rehearser:
+    def __init__(self, reader: Reader, submissions: Submissions, terms: RehearsalTerms) -> None:
+        self._reader, self._submissions, self.terms = reader, submissions, terms
+        self._process: subprocess.Popen[bytes] | None = None
+        self._one_at_a_time = threading.Lock()
+        self._rest_until_s = 0
+        self.asked: Asked | None = None
+
+    # -- by itself -------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Rehearse the last day, if it is time to; and adopt what is better, if the operator allows that."""
+        now_s = self._reader.now_s()
+        if not self.is_due(now_s):
+            return
+        self._rest_until_s = now_s + LOOK_S  # whatever becomes of it
+        found = self._rehearse(now_s - WINDOW_S, now_s, self.candidates())
+        if not found.jobs:
+            return
+        found = replace(found, at_s=self._reader.now_s())
+        self._submissions.note(lambda: [found])
+        better = choose(found, self._reader.policy)
+        if better is None:
+            return
+        gain = f"{100 * better.gain:.0f} % less than {self._reader.policy}"
+        log.info("policy %s would have cost %s in the last day", better.policy, gain)
+        if self.terms.adopts:
+            self._submissions.note(lambda: self._if_better(found))
+
+    def is_due(self, now_s: int) -> bool:
+        """Once a day of work is in the log; at most so often that the share of a core is kept."""
+        fleet, percent = self._reader.fleet, self.terms.cpu_percent
+        first_s, last = fleet.first_submit_s, fleet.adoption.rehearsed
+        if not percent or first_s is None or now_s < max(first_s + WINDOW_S, self._rest_until_s):
+            return False
+        if last is None:
+            return True
+        return now_s >= last.at_s + max(LOOK_S, last.cpu_ms / 10 / percent)  # ms / 1000 x 100 / percent
+
+    def candidates(self) -> tuple[str, ...]:
+        """The policy in force first, then what the server was started with and what may take its place."""
+        return tuple(dict.fromkeys((self._reader.policy, self._reader.configured, *self.terms.policies)))
+
+    def _if_better(self, found: PolicyRehearsed) -> Sequence[Event]:
+        """Looked at again when it is written: somebody may have adopted another meanwhile."""
+        better = choose(found, self._reader.policy)
+        return [] if better is None else [self._adoption(better.policy, by="", found=found)]
+
+    # -- when somebody asks ----------------------------------------------------------------------------
+
+    def ask(self, *, days: int, policies: Sequence[str]) -> None:
+        """Begin to rehearse the last days; `asked` has the result once it is there."""
+        texts = tuple(read_policy(text).text for text in policies)
+        wanted = tuple(dict.fromkeys((self._reader.policy, *texts))) if texts else self.candidates()
+        if self.asked is not None and self.asked.is_running:
+            raise Refused(say("server.rehearsal_busy"), code="rehearsal_busy")
+        now_s = self._reader.now_s()
+        self.asked = Asked(days)
+
+        def go() -> None:
+            try:
+                self.asked = Asked(days, found=self._rehearse(now_s - days * WINDOW_S, now_s, wanted))
+            except BrimfulError as error:
+                self.asked = Asked(days, problem=error.said)
+            except Exception:
+                log.exception("internal error in a rehearsal")
+                self.asked = Asked(days, problem=say("server.rehearsal_failed"))
+
+        threading.Thread(target=go, name="rehearsal", daemon=True).start()
+
+    def adopt(self, policy: str, *, by: str) -> None:
+        """From now on this policy decides; the one that the server was started with ends an adoption."""
+        text = read_policy(policy).text
+        found = self.shown()
+        self._submissions.note(
+            lambda: [] if self._reader.policy == text else [self._adoption(text, by=by, found=found)]
+        )
+
+    def shown(self) -> PolicyRehearsed | None:
+        """The newest rehearsal, whoever wanted it."""
+        asked = None if self.asked is None else self.asked.found
+        last = self._reader.fleet.adoption.rehearsed
+        return last if asked is None or (last is not None and last.until_s > asked.until_s) else asked
+
+    def _adoption(self, policy: str, *, by: str, found: PolicyRehearsed | None) -> PolicyAdopted:
+        ours = self._reader.policy
+        known = [] if found is None else [each for each in evidence(found, ours) if each.policy == policy]
+        reason: Said = say("server.adopted_unrehearsed")
+        if found is not None and known:
+            reason = evidence_said(known[0], ours, found)
+        now_s, configured = self._reader.now_s(), self._reader.configured
+        return PolicyAdopted(at_s=now_s, policy=policy, instead_of=configured, by=by, reason=reason)
+
+    # -- the process -----------------------------------------------------------------------------------
+
+    def _rehearse(self, start_s: int, end_s: int, policies: tuple[str, ...]) -> PolicyRehearsed:
+        # One run may use what a day allows.
+        cpu_s = max(1, (self.terms.cpu_percent or USUAL_PERCENT) * WINDOW_S // 100)
+        asked = Question(
+            database=self.terms.database,
+            start_s=start_s,
+            end_s=end_s,
+            policies=policies,
+            market=self._reader.market,
+            cpu_s=cpu_s,
+        )
+        with self._one_at_a_time:
+            text = self._answer(pickle.dumps(asked))
+        try:
+            found = from_record(*json.loads(text))
+        except ValueError as error:
+            raise WorldFailed(say("server.rehearsal_failed"), code="rehearsal_failed") from error
+        assert isinstance(found, PolicyRehearsed)
+        return found
+
+    def _answer(self, question: bytes) -> bytes:
+        command = [sys.executable, "-I", "-m", "brimful.server.rehearsing.worker"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            return self._process.communicate(question, timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            return b""
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def evidence_said(found: Evidence, policy: str, rehearsed: PolicyRehearsed) -> Said:
+    """Why one policy is better than another, with the numbers."""
+    code = "server.evidence" if found.gain >= 0 else "server.evidence_against"
+    return say(
+        code,
+        jobs=count("job", rehearsed.jobs),
+        past=Seconds(rehearsed.until_s - rehearsed.since_s),
+        gain=Percent(abs(found.gain)),
+        least=Percent(max(0.0, found.least_gain)),
+        policy=policy,
+    )

@@ -1,0 +1,67 @@
+"""The process that rehearses: one question on standard input, one answer on standard output.
+
+It reads the log from the database itself, so that the server spends nothing on it. It gives way to everything
+else on the machine, and ends where it has used up its CPU time or memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from brimful.adapters.stores.sql import SqlStore
+from brimful.fleet.events import Event, to_record
+from brimful.market.pools import Market
+from brimful.sim.past import PastReader, rehearse_all
+
+MEMORY_BYTES = 4 << 30
+NICE = 10  # the loop has -10, where the server may
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    database: str
+    start_s: int
+    end_s: int
+    policies: tuple[str, ...]
+    market: Market | None
+    cpu_s: int
+
+
+def answered(asked: Question) -> Event:
+    reader = PastReader()
+    reader.expect(asked.start_s)
+    store = SqlStore(asked.database)
+    try:
+        reader.read(_events(store, until_s=asked.end_s))
+    finally:
+        store.close()
+    return rehearse_all(reader.past(asked.start_s, asked.end_s), asked.policies, market=asked.market)
+
+
+def _events(store: SqlStore, *, until_s: int) -> Iterator[Event]:
+    """Those that were there when it began: a busy log would never end."""
+    seq, end = 0, store.end()
+    while seq < end and (more := store.since(seq)):
+        yield from (event for event in more if event.at_s <= until_s)
+        seq += len(more)
+
+
+def main() -> None:
+    os.nice(NICE)
+    asked: Question = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the server that started us
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (asked.cpu_s, asked.cpu_s))
+    found = to_record(answered(asked))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    found[2]["cpu_ms"] = round(1000 * (used.ru_utime + used.ru_stime))  # with the reading of the log
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

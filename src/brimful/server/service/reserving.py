@@ -1,0 +1,108 @@
+"""What owners do with reservations: looked at and written under one state of the log."""
+
+from __future__ import annotations
+
+from brimful.errors import BadInput, NotFound
+from brimful.fleet.events import ReservationBought
+from brimful.fleet.node import Pool
+from brimful.fleet.reservations.reservation import Reservation
+from brimful.language import Quoted, say
+from brimful.market import reservation as rules
+from brimful.market.pools import ReserveTerms
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
+
+CHANGES = {"pause": rules.pause, "resume": rules.resume, "return": rules.give_back}
+
+
+class Reserving:
+    def __init__(self, reader: Reader, submissions: Submissions) -> None:
+        self._reader, self._submissions = reader, submissions
+
+    def find(self, name: str) -> Reservation:
+        found = self._reader.fleet.reservations.find(name)
+        if found is None:
+            raise NotFound(say("market.no_reservation", reservation=Quoted(name[:40])))
+        return found
+
+    def pool(self, *, gpu: str, site: str, tier: str) -> Pool:
+        """The one pool that is meant; where several could be, it has to be said which."""
+        pools = sorted(self._reader.fleet.capacity.pools)
+        wanted = [
+            pool for pool in pools if pool.gpu == gpu and site in ("", pool.site) and tier in ("", pool.tier)
+        ]
+        if not wanted:
+            known = ", ".join(f"{pool.gpu} at {pool.site}" for pool in pools)
+            raise NotFound(say("market.reserve_no_pool", gpu=Quoted(gpu[:60]), site=site or "*", known=known))
+        if len(wanted) > 1:
+            which = ", ".join(f"{pool.site} ({pool.tier})" for pool in wanted)
+            raise BadInput(say("market.reserve_which_pool", gpu=gpu, pools=which))
+        return wanted[0]
+
+    def quote(self, pool: Pool, *, gpus: int, hours: int, start_s: int | None) -> rules.Quote:
+        reader = self._reader
+        with reader.locked():
+            return rules.quote(
+                reader.fleet,
+                reader.market,
+                pool,
+                gpus=gpus,
+                hours=hours,
+                start_s=start_s,
+                now_s=reader.now_s(),
+            )
+
+    def buy(
+        self,
+        pool: Pool,
+        *,
+        gpus: int,
+        hours: int,
+        start_s: int | None,
+        tenant: str,
+        at_most: int | None,
+        by: str,
+    ) -> Reservation:
+        reader = self._reader
+
+        def made() -> list[ReservationBought]:
+            offered = self.quote(pool, gpus=gpus, hours=hours, start_s=start_s)
+            terms = ReserveTerms() if reader.market is None else reader.market.reserve
+            now_s = reader.now_s()
+            return [
+                rules.buy(reader.fleet, offered, terms, tenant=tenant, at_most=at_most, now_s=now_s, by=by)
+            ]
+
+        written = self._submissions.note(made)
+        bought = written[0]
+        assert isinstance(bought, ReservationBought)
+        return self.find(bought.reservation)
+
+    def change(self, name: str, verb: str, *, gpus: int | None, by: str) -> Reservation:
+        """Pause, resume or return so many of its GPUs; None: as many as that can be said of."""
+        reader = self._reader
+        self._submissions.note(
+            lambda: [CHANGES[verb](reader.fleet, name, gpus=gpus, now_s=reader.now_s(), by=by)]
+        )
+        return self.find(name)
+
+    def quote_extension(self, name: str, *, hours: int) -> rules.Quote:
+        reader = self._reader
+        with reader.locked():
+            return rules.quote_extension(reader.fleet, reader.market, name, hours=hours, now_s=reader.now_s())
+
+    def extend(self, name: str, *, hours: int, at_most: int | None, by: str) -> Reservation:
+        reader = self._reader
+        self._submissions.note(
+            lambda: [
+                rules.extend(
+                    reader.fleet,
+                    name,
+                    self.quote_extension(name, hours=hours),
+                    now_s=reader.now_s(),
+                    at_most=at_most,
+                    by=by,
+                )
+            ]
+        )
+        return self.find(name)

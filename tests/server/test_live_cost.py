@@ -1,0 +1,145 @@
+"""What an open page costs: the live part stays small and quick, however many jobs and GPUs there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment
+from starlette.testclient import TestClient
+
+from brimful.adapters.identity.store import AccessStore
+from brimful.adapters.stores.sql import SqlStore
+from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseGranted, LeaseStarted, NodeJoined
+from brimful.fleet.job import Job
+from brimful.fleet.state import Node
+from brimful.language import verbatim
+from brimful.scheduler.rules import Rules
+from brimful.server.app import make_app
+from brimful.server.auth import Access, Principal
+from brimful.server.console import pages as module
+from brimful.server.console.page_data import live_page
+from brimful.server.console.pages import Pages
+from brimful.server.console.templating import warm_up
+from brimful.server.service.reader import Reader
+from brimful.server.service.service import Service
+from brimful.server.views.fleet import fleet_view
+from brimful.server.views.money import spend_view
+from tests.server.builders import OPERATOR, MemoryHistory, bearer
+
+NOW_S = 1_700_000_000
+JOBS, RUNNING, NODES = 20_000, 1000, 125
+MOST_BYTES = 20_000
+
+
+def crowd() -> Iterator[Event]:
+    """So many jobs over, 1,000 that run on as many GPUs, 1,000 that wait for them; each with a budget."""
+    for i in range(NODES):
+        node = Node(
+            site="here",
+            node=f"node-{i}",
+            gpu="h100-sxm-80gb",
+            gpus=8,
+            microusd_per_gpu_hour=2_000_000,
+            declared=True,
+        )
+        yield NodeJoined.of(node, at_s=NOW_S)
+    for i in range(1, JOBS + 1):
+        given: dict[str, Any] = {
+            "tenant": f"team-{i % 20}",
+            "name": f"train a model, take {i}",
+            "budget_microusd": 10_000_000,
+        }
+        yield JobSubmitted(
+            at_s=NOW_S, job=Job(job=f"job-{i}", gpus=1, command=("python", "train.py"), **given)
+        )
+        if i > JOBS - RUNNING:
+            continue
+        gpu = i % (8 * NODES)
+        lease = f"job-{i}.1"
+        where: dict[str, Any] = {
+            "node": f"node-{gpu // 8}",
+            "gpus": (gpu % 8,),
+            "microusd_per_gpu_hour": 2_000_000,
+        }
+        yield LeaseGranted(at_s=NOW_S + i, lease=lease, job=f"job-{i}", **where)
+        yield LeaseStarted(at_s=NOW_S + i, lease=lease)
+        if i <= JOBS - 2 * RUNNING:
+            yield LeaseEnded(at_s=NOW_S + i, lease=lease, exit_code=0, reason=verbatim("finished"))
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Service:
+    service = Service(MemoryHistory(), [], Rules(), clock=lambda: NOW_S + JOBS + 10)
+    service.reader.fold(list(crowd()), after=0)
+    return service
+
+
+def test_an_update_of_a_crowded_page_is_small_and_its_sums_are_the_apis(crowded: Service) -> None:
+    reader, pages = crowded.reader, Pages(crowded.reader)
+    body = pages.live(reader, OPERATOR)  # as it goes over the wire
+    assert len(body) <= MOST_BYTES
+    shown, fleet = live_page(reader, OPERATOR), fleet_view(reader, OPERATOR)
+    held = sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"])
+    assert (
+        (shown["running"], shown["waiting"], shown["held"]) == (RUNNING, RUNNING, held) == (1000, 1000, 1000)
+    )
+    assert [(pool["gpus"], pool["held"]) for pool in shown["pools"]] == [(1000, 1000)]
+    full = spend_view(reader, OPERATOR)
+    assert full["sum_microusd"] == 0
+    assert shown["spend"].items() <= full.items()
+    holds = sum(n for account, n in full["balances"].items() if account.startswith("hold:"))
+    assert shown["spend"]["held_microusd"] == holds > 0
+
+
+def test_who_sees_the_same_shares_one_rendering_and_others_never_do(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[object] = []
+
+    def counted(reader: Reader, who: Principal) -> dict[str, Any]:
+        made.append(who)
+        return live_page(reader, who)
+
+    monkeypatch.setattr(module, "live_page", counted)
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    access = Access(AccessStore(store))
+    http = TestClient(make_app(crowded, access), base_url="http://127.0.0.1")
+    teams = [bearer(access, "viewer", f"team-{i}", name=f"v{i}-{n}") for i in (1, 2) for n in (1, 2)]
+    bodies = [http.get("/console/live", headers=headers).text for headers in teams]
+    assert len(made) == 2
+    assert bodies[0] == bodies[1] != bodies[2] == bodies[3]
+    assert "team-2<" not in bodies[0]
+    assert "team-1<" not in bodies[2]
+    crowded.reader.health.error = verbatim("the disk is full")
+    try:
+        http.get("/console/live", headers=teams[0])
+        assert len(made) == 3, "what has changed is rendered again"
+    finally:
+        crowded.reader.health.error = None
+    access.close()
+    store.close()
+
+
+def test_no_page_compiles_a_template_after_the_start_and_every_update_is_small_and_without_a_key(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The time of an update is measured by `make bench ARGS=console`."""
+    warm_up()
+    monkeypatch.setattr(Environment, "compile", lambda *_, **__: pytest.fail("a template is compiled late"))
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    access = Access(AccessStore(store))
+    http = TestClient(make_app(crowded, access), base_url="http://127.0.0.1")
+    http.headers.update(bearer(access))
+    for path in ("/console/live", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate"):
+        answer = http.get(path if path.endswith("live") else f"{path}?live=1")
+        assert answer.status_code == 200
+        assert answer.headers["content-encoding"] == "gzip"
+        assert int(answer.headers["content-length"]) <= MOST_BYTES, path
+        assert set(re.findall(r'name="form_key" value="([^"]*)"', answer.text)) <= {""}, path
+        assert http.get("/" if path.endswith("live") else path).status_code == 200
+    access.close()
+    store.close()

@@ -1,0 +1,205 @@
+"""Pages of fleet, market, teams, audit and operation: the API's numbers, for who may see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from brimful.fleet.events import BudgetSet, LeaseEnded, LeaseIdle, LoadSeen, SiteLost
+from brimful.language import Percent, Usd, language, verbatim
+from brimful.server.auth import form_key
+from tests.server.test_actions import signed_in
+from tests.server.test_auth import House, house  # noqa: F401 - a fixture
+from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
+
+PAGES = ("/", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate")
+HOUR_S = 3600
+
+
+def data(desk: Desk, path: str) -> Any:  # noqa: F811
+    answer = desk.client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
+
+
+def usd(microusd: int) -> str:
+    return language("en").text(Usd(microusd))
+
+
+def busy(desk: Desk) -> None:  # noqa: F811
+    """A job that is over, one that runs idle, one that waits; a budget; two hours of record."""
+    desk.service.driver.tick()
+    for team in ("red", "blue", "red"):
+        desk.submit(tenant=team, user="ann", gpus=1)
+    then = desk.now_s
+    desk.write(*a_lease_of("job-1", at_s=then), *a_lease_of("job-2", at_s=then, gpu=1))
+    desk.write(
+        LeaseEnded(at_s=then + HOUR_S, lease="job-1.1", exit_code=1, reason=verbatim("exit code 1")),
+        LeaseIdle(at_s=then + HOUR_S, lease="job-2.1", since_s=then + 60),
+        BudgetSet(at_s=then + HOUR_S, tenant="red", microusd=10_000),
+    )
+    pool: dict[str, Any] = {"site": "local", "gpu": "rtx-4070", "tier": "owned", "wanted": 0, "gpus": 2}
+    desk.write(*(LoadSeen(at_s=then + h * HOUR_S, held=held, **pool) for h, held in enumerate((2, 1))))
+    desk.now_s += 2 * HOUR_S
+
+
+def test_every_number_of_a_page_is_the_apis(desk: Desk) -> None:  # noqa: F811
+    busy(desk)
+    home, fleet = words(desk.html()), data(desk, "/v1/fleet")
+    looks = data(desk, "/v1/attention")["attention"]
+    assert [each["kind"] for each in looks] == ["budget", "idle", "failed"]
+    assert all(each["said"] in home for each in looks)
+    (pool,) = data(desk, "/v1/forecast")["pools"]
+    assert [hour["held"] for hour in pool["past"]] == [2, 1]
+    mean = sum(hour["held"] for hour in pool["past"]) / len(pool["past"]) / pool["gpus"]
+    assert f"{language('en').text(Percent(mean))} held on average over 2 hours" in home
+
+    page = words(desk.html("/fleet"))
+    (site,) = fleet["sites"]
+    assert f"{site['held']} / {site['gpus']}" in page
+    assert fleet["policy"] in page
+
+    (price,) = data(desk, "/v1/prices")["pools"]
+    assert usd(price["microusd_per_gpu_hour"]) in words(desk.html("/market"))
+    assert usd(price["microusd_per_gpu_hour"]) in home
+
+    page = words(desk.html("/teams"))
+    for budget in data(desk, "/v1/budgets")["budgets"]:
+        left = budget["left_microusd"]
+        shown = [usd(budget[f"{name}_microusd"]) for name in ("spent", "accruing", "held")]
+        assert " ".join([budget["tenant"], *shown, "no limit" if left is None else usd(left)]) in page
+    for by in ("team", "user", "job", "site", "gpu", "day"):
+        bills = data(desk, f"/v1/invoice?by={by}")
+        page = words(desk.html(f"/teams?by={by}"))
+        assert usd(bills["total_microusd"]) in page
+        assert all(f"{bill['of']} {usd(bill['microusd'])}" in page for bill in bills["bills"])
+        table = desk.client.get(f"/v1/invoice.csv?by={by}").text.splitlines()
+        assert len(table) == 1 + len(bills["bills"])
+
+    page = words(desk.html("/audit?days=1"))
+    end_s = desk.now_s // 60 * 60  # the page reads whole minutes
+    audit = data(desk, f"/v1/audit/usage?from_s={end_s - 86400}&to_s={end_s}")
+    assert f"{audit['paid_gpu_h']:.1f} GPU-hours" in page
+    assert all(f"{100 * leaf['share']:.0f} % {leaf['gpu_h']:.2f}" in page for leaf in audit["leaves"])
+
+    page = words(desk.html("/operate"))
+    assert all(event["kind"] in page for event in data(desk, "/v1/events?after=-40")["events"])
+    assert all(token["token"] in page for token in data(desk, "/v1/tokens")["tokens"])
+
+
+def test_a_silent_site_and_a_bad_day_stand_on_the_first_page(desk: Desk) -> None:  # noqa: F811
+    desk.service.driver.tick()
+    assert "Nothing needs attention" in words(desk.html())
+    desk.write(SiteLost(at_s=desk.now_s, site="local", reason=verbatim("no route")))
+    desk.now_s += 90
+    (look,) = data(desk, "/v1/attention")["attention"]
+    assert (look["kind"], look["said_code"]["silent"]) == ("silent", 90)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_what_another_team_has_is_on_no_page(house: House, path: str) -> None:  # noqa: F811
+    job = house.service.reader.job(house.job).job
+    ann, bob = signed_in(house, "admin", "red", "ann"), signed_in(house, "admin", "blue", "bob")
+    assert bob.get(path).status_code == 200
+    html = bob.get(path).text
+    assert house.job not in html
+    assert ">red<" not in html
+    if path in ("/", "/jobs"):
+        assert job.job in ann.get(path).text
+    assert "<form" in html or path == "/market"
+    assert bob.get(f"{path}?live=1").status_code == 200
+
+
+def send(client: TestClient, path: str, **fields: str) -> int:
+    key = form_key(next(iter(client.cookies.values())))
+    return client.post(path, data={"form_key": key, **fields}, follow_redirects=False).status_code
+
+
+def test_operators_drain_set_budgets_and_queues_and_nobody_else(house: House) -> None:  # noqa: F811
+    fleet = house.service.reader.fleet
+    house.service.driver.tick()
+    node = next(iter(fleet.nodes))
+    op, ann = signed_in(house, "operator", "*", "op"), signed_in(house, "admin", "red", "ann")
+    acts: list[tuple[str, dict[str, str]]] = [
+        ("/fleet/act", {"verb": "drain", "node": node, "reason": "fans"}),
+        ("/teams/act", {"verb": "budget", "team": "red", "usd": "25"}),
+        ("/teams/act", {"verb": "credit", "team": "red", "usd": "5", "reason": "gift"}),
+        ("/operate/act", {"verb": "queue", "queue": "red", "gpus": "1", "tenants": "red", "lend": "yes"}),
+    ]
+    for path, form in acts:
+        before = house.service.reader.fleet.seq
+        assert send(op, path, **form) == 400, "nobody confirmed it"
+        assert send(ann, path, **form, sure="yes") == 403
+        assert house.service.reader.fleet.seq == before
+        assert send(op, path, **form, sure="yes") == 303
+    assert node in fleet.drained
+    budgets = house.http.get("/v1/budgets", headers=house.operator).json()["data"]["budgets"]
+    assert {each["tenant"]: each["left_microusd"] for each in budgets}["red"] == 30_000_000
+    assert [(each.gpus, each.lend) for each in fleet.queues if each.queue == "red"] == [(1, True)]
+    assert send(op, "/fleet/act", verb="resume", node=node) == 303
+    assert send(op, "/operate/act", verb="unqueue", queue="red", sure="yes") == 303
+    assert node not in fleet.drained
+    assert "red" not in [each.queue for each in fleet.queues]
+    for path, form in (("/fleet/act", {}), ("/teams/act", {"team": "red"}), ("/operate/act", {})):
+        assert send(op, path, **form, verb="explode", sure="yes") == 400
+    for usd_ in ("a lot", "-1", "1e99"):
+        assert send(op, "/teams/act", verb="budget", team="red", usd=usd_, sure="yes") in (400, 422)
+    assert send(op, "/teams/act", verb="budget", team=HOSTILE[:50], usd="1", sure="yes") == 400
+
+
+def test_an_admin_revokes_tokens_of_its_team_only(house: House) -> None:  # noqa: F811
+    ann = signed_in(house, "admin", "red", "ann")
+    _, red = house.access.issue(name="sam", tenant="red", role="submitter")
+    _, blue = house.access.issue(name="sue", tenant="blue", role="submitter")
+    page = ann.get("/operate").text
+    assert red.token in page
+    assert blue.token not in page
+    assert send(ann, "/operate/act", verb="revoke", token=red.token) == 400
+    assert send(ann, "/operate/act", verb="revoke", token=blue.token, sure="yes") == 404
+    assert send(ann, "/operate/act", verb="revoke", token=red.token, sure="yes") == 303
+    assert red.token not in ann.get("/operate").text
+    vic = signed_in(house, "viewer", "red", "vic")
+    assert vic.get("/operate").status_code == 403
+    assert send(vic, "/operate/act", verb="revoke", token=blue.token, sure="yes") in (403, 404)
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/jobs?view=all&text={}", "/fleet?text={}&site={}", "/teams?by={}"])
+def test_hostile_words_are_text_on_every_page(desk: Desk, path: str) -> None:  # noqa: F811
+    desk.service.driver.tick()
+    desk.submit(
+        name=HOSTILE, tenant=HOSTILE, command=(HOSTILE,), gpu_types=(HOSTILE,), queue=HOSTILE, user=HOSTILE
+    )
+    desk.service.submissions.hold("job-1", reason=verbatim(HOSTILE))
+    desk.service.submissions.drain("local-0", reason=verbatim(HOSTILE))
+    desk.service.submissions.grant_credit(HOSTILE, 5, HOSTILE)
+    desk.access.note(None, HOSTILE, HOSTILE, HOSTILE)
+    html = desk.html(path.format(*[HOSTILE] * 2).replace('"', "%22").replace("#", "%23"))
+    assert "<script>document" not in html
+    assert "<img" not in html
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_speaks_four_languages_and_remembers_a_choice(desk: Desk, path: str) -> None:  # noqa: F811
+    titles = set()
+    for code in ("en", "fr", "es", "de"):
+        html = desk.client.get(path, headers={"accept-language": code}).text
+        assert f'<html lang="{code}">' in html
+        titles.add(words(html.partition("<main")[2])[:200])
+    assert len(titles) == 4
+    chosen = desk.client.get(f"/console/language/de?to={path}", follow_redirects=False)
+    assert (chosen.status_code, chosen.headers["location"]) == (303, path)
+    assert '<html lang="de">' in desk.client.get(path, headers={"accept-language": "fr"}).text
+    for there in ("//evil.example", "https://evil.example", "/\\evil.example"):
+        away = desk.client.get("/console/language/fr", params={"to": there}, follow_redirects=False)
+        assert away.headers["location"] == "/"
+
+
+def test_a_fleet_of_many_nodes_is_shown_page_by_page(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr("brimful.server.console.overview.NODES_SHOWN", 1)
+    desk.service.driver.tick()
+    html = desk.html("/fleet")
+    assert html.count('<article class="node"') == 1
+    assert desk.html("/fleet?text=nothing").count('<article class="node"') == 0
+    assert desk.html("/fleet?from=5").count('<article class="node"') == 0

@@ -1,0 +1,47 @@
+"""What a server says of a deadline: at submit, of the job, and why."""
+
+from __future__ import annotations
+
+from brimful.fleet.events import DeadlineAnswered
+from brimful.scheduler.policies import POLICIES
+from brimful.server.service.intake import Pending
+from brimful.server.service.service import Service
+from brimful.server.views.jobs import job_view
+from brimful.server.views.why import why_view
+from tests.builders import ScriptedEngine, a_job, a_node
+from tests.server.builders import MemoryHistory
+
+HOUR_S = 3600
+
+
+def test_a_deadline_is_answered_in_the_transaction_of_the_submit() -> None:
+    """Two of a batch want the only GPU for the same hour: one is promised, the other told when."""
+    store = MemoryHistory()
+    service = Service(store, [ScriptedEngine(a_node(gpus=1))], POLICIES["brim"])
+    service.driver.tick()
+    now_s = service.reader.now_s()
+    asked = [
+        Pending(a_job(name, max_run_s=HOUR_S, deadline_s=now_s + 5400, key=name)) for name in ("one", "two")
+    ]
+
+    service.submissions.submit_all(asked)
+
+    answers = [event for event in store.log if isinstance(event, DeadlineAnswered)]
+    assert [(each.job, each.is_promised) for each in answers] == [("job-1", True), ("job-2", False)]
+    reader = service.reader
+    first, second = (job_view(reader, reader.fleet.jobs[each.job]) for each in answers)
+    assert first["promise"] is not None
+    assert first["promise"]["done_by_s"] == now_s + 5400
+    assert second["promise"] is not None
+    assert (second["promise"]["done_by_s"] or 0) > now_s + 5400 + HOUR_S
+    assert why_view(reader, reader.fleet.jobs["job-2"])["promise"] == second["promise"]
+    service.stop()
+
+
+def test_nothing_is_said_of_a_deadline_without_a_bound() -> None:
+    store = MemoryHistory()
+    service = Service(store, [ScriptedEngine(a_node(gpus=1))], POLICIES["brim"])
+    service.driver.tick()
+    service.submissions.submit_all([Pending(a_job("one", deadline_s=service.reader.now_s() + HOUR_S))])
+    assert job_view(service.reader, service.reader.fleet.jobs["job-1"])["promise"] is None
+    service.stop()

@@ -1,0 +1,158 @@
+"""Submit: a job is written as a form or a file, checked against the fleet, and made by who may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from brimful.language import Usd, language
+from brimful.server.app import make_app
+from brimful.server.auth import form_key
+from brimful.server.jobfiles.pasted import as_job_file, read_pasted
+from tests.server.test_auth import House, house  # noqa: F401 - a fixture
+from tests.server.test_console import HOSTILE, Desk, desk, words  # noqa: F401 - a fixture
+
+SBATCH = """#!/bin/bash
+#SBATCH --job-name=big
+#SBATCH --gres=gpu:2
+#SBATCH --time=02:00:00
+#SBATCH -D /data/run
+python train.py
+"""
+SKY = "name: sky\nworkdir: /data/ann\nresources:\n  accelerators: RTX4070:2\nrun: |\n  python train.py\n"
+OWN = "command: python train.py\nfolder: /data/ann\ngpus: 2\nbudget: 1.5\nmax_run: 1h\n"
+CONFIG = (Path(__file__).parents[2] / "examples" / "nanogpt" / "train_fineweb.py").read_text()
+
+
+def asked(desk: Desk, **body: Any) -> Any:  # noqa: F811
+    answer = desk.client.post("/v1/jobs/check", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "folder"),
+    [(SBATCH, "sbatch", "/data/run"), (SKY, "skypilot", "/data/ann"), (OWN, "brimful", "/data/ann")],
+)
+def test_what_is_pasted_is_understood_and_written_as_a_job_file(text: str, kind: str, folder: str) -> None:
+    found = read_pasted(text)
+    assert found is not None
+    assert (found.kind, found.body["folder"], found.body["gpus"]) == (kind, folder, 2)
+    again = read_pasted(as_job_file(found.body))
+    assert again is not None
+    for name in ("name", "gpus", "folder", "max_run_s", "budget_microusd", "gpu_types"):
+        assert (again.body.get(name) or None) == (found.body.get(name) or None), name
+
+
+def test_a_pasted_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    found = read_pasted(f"command: ls\nfolder: {tmp_path}/link/../link\n")
+    assert found is not None
+    assert found.body["folder"] == f"{tmp_path}/link"
+    assert read_pasted(CONFIG) is None
+
+
+def test_a_check_says_where_when_and_what_it_costs_with_the_numbers_of_the_fleet(desk: Desk) -> None:  # noqa: F811
+    desk.service.driver.tick()
+    found = asked(desk, text=OWN)
+    (pool,) = found["pools"]
+    price = desk.client.get("/v1/prices").json()["data"]["pools"][0]["microusd_per_gpu_hour"]
+    assert (found["problems"], found["kind"], pool["can"]) == ([], "brimful", True)
+    assert (pool["starts_s"], pool["microusd_per_hour"]) == (desk.now_s, 2 * price)
+    assert pool["most_microusd"] == 2 * price
+    assert desk.service.reader.fleet.submitted == 0, "nothing is kept"
+    wide = asked(desk, text=OWN.replace("gpus: 2", "gpus: 3"))["pools"][0]
+    assert (wide["can"], wide["starts_s"]) == (False, None)
+    for text in (OWN + "nonsense: 1\n", "command: ''\nfolder: /x\n", OWN.replace("gpus: 2", "gpus: 0")):
+        assert asked(desk, text=text)["problems"]
+
+
+def test_a_running_limit_says_when_gpus_are_free_at_the_latest(desk: Desk) -> None:  # noqa: F811
+    from tests.server.test_console import a_lease_of
+
+    desk.service.driver.tick()
+    desk.submit(max_run_s=600)
+    desk.write(*a_lease_of("job-1", at_s=desk.now_s))
+    assert asked(desk, text=OWN)["pools"][0]["starts_s"] == desk.now_s + 600
+
+
+def test_a_pasted_training_config_is_fitted_on_the_fleets_cards(desk: Desk) -> None:  # noqa: F811
+    desk.service.driver.tick()
+    job = {"command": ["python", "train.py"], "folder": "/x"}
+    found = asked(desk, text=CONFIG, job=job)
+    assert (found["kind"], list(found["fits"])) == ("config", ["rtx-4070"])
+    fit = desk.client.post("/v1/fit", json={"config": CONFIG, "gpus": ["rtx-4070"]}).json()["data"]["cards"][
+        0
+    ]
+    there = found["fits"]["rtx-4070"]["memory"]["device_bytes"]
+    assert there == fit["estimate"]["memory"]["device_bytes"]
+
+
+class Page:
+    def __init__(self, house: House, *, secure: bool) -> None:  # noqa: F811
+        self.token, _ = house.access.issue(name="sam", tenant="red", role="submitter")
+        app = make_app(house.service, house.access, secure=secure)
+        self.http = TestClient(app, base_url="https://127.0.0.1" if secure else "http://127.0.0.1")
+        self.http.post("/console/enter", data={"token": self.token}, follow_redirects=False)
+
+    def send(self, path: str = "/submit", **fields: str) -> Any:
+        key = form_key(next(iter(self.http.cookies.values())))
+        return self.http.post(path, data={"form_key": key, **fields}, follow_redirects=False)
+
+
+FORM = {
+    "command": "python train.py --lr 0.1",
+    "folder": "/data/sam",
+    "gpus": "1",
+    "max_run": "2h",
+    "budget": "3",
+}
+
+
+def test_without_tls_a_session_submits_nothing_without_its_users_token(house: House) -> None:  # noqa: F811
+    page = Page(house, secure=False)
+    other, _ = house.access.issue(name="amy", tenant="red", role="submitter")
+    before = house.service.reader.fleet.submitted
+    for token in ("", "brim_nonsense", other, next(iter(page.http.cookies.values()))):
+        assert page.send(**FORM, token=token).status_code == 403
+    assert page.send("/submit/check", **FORM).status_code == 200
+    assert house.service.reader.fleet.submitted == before
+    made = page.send(**FORM, token=page.token)
+    assert made.status_code == 303
+    job = house.service.reader.job(made.headers["location"].rpartition("/")[2]).job
+    assert (job.command, job.folder, job.tenant) == (
+        ("python", "train.py", "--lr", "0.1"),
+        "/data/sam",
+        "red",
+    )
+    assert (job.max_run_s, job.budget_microusd, job.user) == (7200, 3_000_000, "sam")
+
+
+def test_over_tls_the_session_submits_a_file_and_bad_ones_say_why(house: House) -> None:  # noqa: F811
+    page = Page(house, secure=True)
+    assert 'name="token"' not in page.http.get("/submit").text
+    made = page.send(file=OWN, edited="file", folder="/ignored")
+    assert made.status_code == 303
+    bad = page.send(file="command: x\ngpus: many\n", edited="file")
+    assert (bad.status_code, 'role="alert"' in bad.text) == (400, True)
+    for field, value in (("budget", "a lot"), ("max_run", "soon"), ("deadline", "soon"), ("gpus", "0")):
+        assert page.send(**FORM | {field: value}).status_code == 400
+    assert page.send(**FORM, team="blue").status_code in (403, 404)
+    assert page.http.post("/submit", data=FORM).status_code == 403, "no form of ours"
+
+
+def test_the_check_of_the_page_has_the_apis_numbers_and_no_markup_of_a_users(house: House) -> None:  # noqa: F811
+    page = Page(house, secure=False)
+    house.service.driver.tick()
+    html = page.send("/submit/check", **FORM, part="1").text
+    body = {"text": OWN.replace("gpus: 2", "gpus: 1")}
+    pools = house.http.post("/v1/jobs/check", json=body, headers=house.red).json()["data"]["pools"]
+    assert all(language("en").text(Usd(pool["microusd_per_hour"])) in words(html) for pool in pools)
+    for field in (*FORM, "file", "config", "name", "team", "gpu", "array"):
+        for edited in ("form", "file"):
+            html = page.send("/submit/check", **FORM | {field: HOSTILE, "edited": edited}).text
+            assert "<script>document" not in html
+            assert "<img" not in html
