@@ -34,6 +34,7 @@ ONLY_NAMES = {
     "{file}: {change}",
     "{name} ({size}): {change}",
     "{one}; {other}",
+    "Fit",
     "MFU",
     "MFU {said}",
 }
@@ -94,9 +95,21 @@ SAME = {
         "loss",
         "tokens",
         "{n} M",
+        "normal",
         *ONLY_NAMES,
     },
-    "de": {"GPU", "GPUs", "{size} GPUs", "batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
+    "de": {
+        "GPU",
+        "GPUs",
+        "Jobs",
+        "Lease",
+        "normal",
+        "{size} GPUs",
+        "batch_size {size}",
+        "{reasons}",
+        "in float16",
+        *ONLY_NAMES,
+    },
 }
 ENGLISH = re.compile(
     r"\b(the|and|with|which|that|from|more|less|than|memory|weights|step|saves|needs|fits|here)\b",
@@ -130,13 +143,19 @@ def used_codes() -> tuple[set[str], set[str]]:
                 begun |= {str(first.value)} if room in rooms and dot else set()
             elif isinstance(node, ast.Constant) and CODE_OF_A_SENTENCE.fullmatch(str(node.value)):
                 full |= {str(node.value)}
-    return full, begun
+    return full | said_by_pages(), begun
+
+
+def said_by_pages() -> set[str]:
+    """What the console's pages say: `t("room.code")`."""
+    pages = (ROOT / "src" / "brimful" / "server" / "console" / "templates").glob("*.html")
+    return {code for page in pages for code in re.findall(r'\bt\("([a-z0-9_.]+)"', page.read_text())}
 
 
 def test_the_source_and_the_catalogs_hold_the_same_codes() -> None:
     full, begun = used_codes()
     held = {code.partition(":")[0].removesuffix(".hint") for code in ENGLISH_TEXTS}
-    assert not said_codes() - held, "say() names a code that no catalog has"
+    assert not (said_codes() | said_by_pages()) - held, "say() names a code that no catalog has"
     # What argparse says is looked up by its text.
     unsaid = {code for code in held - full if not code.startswith("argparse.")}
     assert not {code for code in unsaid if not code.startswith(tuple(begun))}, "nobody says these"
