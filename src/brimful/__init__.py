@@ -29,4 +29,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'brimful' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    try:
+        return getattr(import_module(_PLACES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"brimful.{name} needs PyTorch, which this Python does not have: pip install torch", name="torch"
+        ) from error

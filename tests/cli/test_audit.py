@@ -106,6 +106,54 @@ def test_how_few_would_have_been_enough(usage: Path, capsys: pytest.CaptureFixtu
     assert data["size"][0]["lower_bound"]
 
 
+def test_a_price_is_found_however_the_type_is_spelled_and_a_missing_one_is_named(
+    usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = usage / "prices.toml"
+    prices.write_text("v100-sxm-32gb = 1.5\n")
+    rest = ("--prices", str(prices), "--from", "2026-05-01", "--to", "2026-05-02")
+    data = answer(capsys, str(usage / "sacct.txt"), "--fleet", "3x8:v100-sxm2-32gb", *rest, "--size")
+    assert data["paid_usd"] == 576 * 1.5
+    assert data["coverage"]["unpriced"] == []
+    assert data["actions"][0]["usd_per_month"] > 0  # also of a fleet that --fleet names
+    data = answer(capsys, str(usage / "sacct.txt"), "--fleet", "2x8:mystery", *rest)
+    assert (data["paid_usd"], data["coverage"]["unpriced"]) == (None, ["mystery"])
+
+
+def test_a_fleet_that_is_not_enough_is_told_with_numbers(
+    usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", str(usage / "sacct.txt"), "--fleet", "8x2:a100-sxm-80gb", "--size"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 of 2 jobs never start on 16 GPUs. The widest of them needs 8 GPUs on one node" in said
+    assert "at most 2 GPUs" in said
+
+
+def test_a_trace_on_a_named_fleet_says_how_many_to_return(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job,submit_s,run_s,gpus\na,0,3600,4\nb,4000,3600,4\n")
+    data = answer(capsys, str(trace), "--size", "--fleet", "4x4:a100-sxm-80gb@2")
+    assert [(each["action"], each["gpus"]) for each in data["actions"]] == [
+        ("return_gpus", 12),
+        ("renew", 12),
+    ]
+    assert data["actions"][0]["usd_per_month"] == 12 * 2 * 730
+    assert main(["audit", str(trace), "--size", "--from", "2026-05-01", "--to", "2026-05-02"]) == 2
+    assert "--from and --to cannot cut 'jobs.csv'" in capsys.readouterr().err
+
+
+def test_a_window_within_a_day_has_its_hours_and_small_amounts_their_digits(
+    usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day = "2026-05-01T"
+    assert main(["audit", str(usage), "--from", f"{day}00:00", "--to", f"{day}00:01"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Audit, 2026-05-01 00:00:00 to 2026-05-01 00:01:00\nPaid: 0.267 GPU-hours")
+    assert re.search(r"kept +0\.133 ", said)
+
+
 def test_a_trace_without_starts_can_only_be_sized(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "examples/small.csv"]) == 2
     assert "--size" in capsys.readouterr().err

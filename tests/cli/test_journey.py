@@ -280,6 +280,21 @@ def test_without_a_server_the_error_says_how_to_start_one(here: Here, words: lis
     assert "BRIMFUL_DATA" in error["hint"]
 
 
+def test_a_data_folder_without_a_server_is_named(here: Here) -> None:
+    """Not the default address, which nobody asked for."""
+    error = json.loads(here.run("jobs", "--json").stdout)["error"]
+    assert (error["code"], error["reason"]["code"]) == ("no_server", "client.no_server_on")
+    assert f"brimful up --data {here.env['BRIMFUL_DATA']}" in error["hint"]
+
+
+def test_options_may_stand_before_the_words_they_are_about(here: Here) -> None:
+    for typed in (
+        ["job", "notify", "add", "--team", "https://hooks.example.org/x"],
+        ["admin", "tokens", "add", "--tenant", "vision", "alice", "--role", "viewer"],
+    ):
+        assert json.loads(here.run(*typed, "--json").stdout)["error"]["code"] == "no_server"
+
+
 def test_a_dry_run_changes_nothing(here: Here) -> None:
     here.up()
     assert words("fleet.would_submit") in here.run("submit", "--dry-run", "--", "true").stdout

@@ -18,6 +18,7 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.main import main
+from brimful.cli.operate.database import TABLES
 from brimful.fleet.events import (
     BudgetSet,
     CreditGranted,
@@ -222,6 +223,7 @@ def test_there_and_back_nothing_is_different(
     code, answer = ask(capsys, "admin", "backup", str(file), "--data", str(data))
     assert code == 0
     assert answer["data"]["rows"]["events"] == 33  # type: ignore[index]
+    assert {*answer["data"]["rows"]} - {"brimful"} == {*TABLES}, "each has a name for people"  # type: ignore[index]
     assert file.stat().st_mode & 0o777 == 0o600
     assert ask(capsys, "admin", "backup", str(file), "--data", str(data))[0] == 1, "it is there already"
     assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
@@ -341,6 +343,28 @@ def test_runs_that_the_restored_log_does_not_know_are_put_aside(
     assert words("operate.restored_aside", folders=1) in capsys.readouterr().out
     assert (tmp_path / "new" / "leases" / "job-1.1").is_dir()
     assert not (tmp_path / "new" / "leases" / "job-99.1").exists()
+
+
+def test_a_restore_names_jobs_whose_packed_code_is_not_here(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would fail at their start. A run that was only granted does not go on: it starts."""
+    store = SqlStore(f"sqlite:///{data / 'brimful.db'}")
+    begun: list[Event] = [
+        JobSubmitted(at_s=100, job=a_job(name, code=name[-1] * 64)) for name in ("j8", "j9")
+    ]
+    assert store.append([*begun, granted("j8", gpus=(0,), at_s=100)], after=store.end())
+    store.close()
+    file, new = tmp_path / "b.zip", tmp_path / "new"
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
+    kept = new / "code" / "default" / f"{'9' * 64}.tar"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    capsys.readouterr()
+    code, answer = ask(capsys, "admin", "restore", str(file), "--data", str(new))
+    found = answer["data"]
+    assert isinstance(found, dict)
+    assert (code, found["without_code"], found["running"]) == (0, ["j8"], 0)
 
 
 def test_a_run_that_is_nowhere_after_a_restore_is_billed_until_the_log_ended(

@@ -79,6 +79,9 @@ def test_a_bid_is_raised_a_budget_set_and_the_price_shown(tmp_path: Path) -> Non
         assert bills == server.ask("invoice", "--data", str(tmp_path / "data"))["bills"]
         assert {bill["idle_microusd"] for bill in bills} == {None}
         assert all(job in said(server, "invoice", "--by", "job", code=0) for job in (first, second))
+        for by in ("team", "user", "job", "site", "gpu", "day"):
+            assert "col_" not in said(server, "invoice", "--by", by, code=0)  # every column has its word
+        assert "nobody-known" in said(server, "invoice", "--tenant", "nobody-known", code=0)
 
 
 def test_prices_of_a_log_need_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,7 @@ def test_verbs_of_the_old_nodes_still_go_first_or_after_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BRIMFUL_DATA", str(tmp_path))
+    monkeypatch.setenv("BRIMFUL_URL", "http://127.0.0.1:9")  # a server may run at the usual address
     for words in (["drain", "a", "--reason", "fans"], ["--dry-run", "resume", "a", "--reason", "x"], []):
         assert main(["nodes", *words, "--json"]) == 3  # all is understood; no server is there
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "no_server"

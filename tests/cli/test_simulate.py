@@ -178,8 +178,8 @@ def test_a_market_decides_who_runs_and_what_it_pays(capsys: pytest.CaptureFixtur
     ("market", "code", "values", "price"),
     [
         ("", None, {}, None),
-        ("all", "market.decides.all", {}, 1.81),
-        ("a100", "market.decides", {"pools": "a100"}, 1.02),
+        ("all", "market.decides.all", {}, 1.72),
+        ("a100", "market.decides", {"pools": "a100"}, 1.16),
     ],
 )
 def test_beside_the_policies_it_says_where_bids_decide_and_at_what_price(

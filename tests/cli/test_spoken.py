@@ -22,6 +22,7 @@ from brimful.fleet.job import PRIORITIES
 from brimful.language import Language, choose, language
 from brimful.language.catalog import template
 from brimful.scheduler.policies import DEFAULT, POLICIES
+from brimful.specs.framework import all_frameworks
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
 from tests.fit.builders import a_training
@@ -37,15 +38,15 @@ TECHNICAL = set(
     MFU TFLOPS TFLOP GiB MiB KiB bf16 fp16 fp32 tf32 fp8 int8 bfloat16 float16 float32 dense selective full
     none CUDA HIP XPU MPS DirectML XLA Metal GPU GPUs NVIDIA GeForce RTX Tesla SXM PCIe HBM AMD Instinct Ti
     Titan MIG allocated reserved requested device mfu tokens_per_s peak_bytes tokens nvidia smi torch cuda
-    max_memory_allocated max_memory_reserved nanoGPT nanochat torchtitan llm Hugging Face Trainer vLLM llama
-    cpp adamw AdamW fused flash batch_size gradient_accumulation_steps checkpointing loss_chunks compile
+    max_memory_allocated max_memory_reserved nanoGPT nanochat torchtitan llm Hugging Face Trainer vLLM
+    llama cpp adamw AdamW fused flash batch_size gradient_accumulation_steps checkpointing loss_chunks compile
     dtype vocab_size attention optimizer gpus seq_len True False None model train py json yaml csv toml MLP
-    LoRA zero3 zero2 zero1 ddp adam8bit per_device_train_batch_size gradient_checkpointing max_length
+    nanotron LoRA zero3 zero2 zero1 ddp adam8bit per_device_train_batch_size gradient_checkpointing max_length
     torch_dtype optim in forward backward main PYTORCH_CUDA_ALLOC_CONF expandable_segments brimful config
     kernel workspace BLAS embedding place Gpt layers head liger use_liger_kernel attn_implementation sdpa
     eager precision torch_compile sharding ms min amp current rank targets in_backward offload_states qlora
     efficient bias block_size dropout adamw_torch_fused pytorch litgpt transformers torchtune html png svg
-    batch A100 H100 P100 TensorFlow tqdm GB SXM4 HBM3 lora_r lora deepspeed ZeRO
+    swift batch A100 H100 P100 TensorFlow tqdm GB SXM4 HBM3 lora_r lora deepspeed ZeRO
     """.split()  # noqa: SIM905 - a list this long is read as words
 )
 MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
@@ -87,8 +88,9 @@ def left_over(text: str, *own: str) -> set[str]:
 
 
 def names() -> list[str]:
-    """Cards and models, as the catalogs of facts name them."""
+    """Cards, frameworks and models, as the catalogs of facts name them."""
     cards = [word for gpu in all_gpus() for word in (gpu.name, gpu.title)]
+    cards += [framework.name for framework in all_frameworks()]
     return cards + [word for preset in all_presets() for word in (preset.model.name, preset.title)]
 
 

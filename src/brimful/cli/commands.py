@@ -32,9 +32,11 @@ COMMANDS: dict[str, str] = {
     "run": "gpu.run",
     "why-slow": "gpu.why_slow",
     "gpus": "gpu.gpus",
+    "runs check": "gpu.check",
     "runs record": "gpu.record",
     "runs score": "gpu.score",
     "runs calibrate": "gpu.calibrate",
+    "runs batch": "gpu.batch",
     "submit": "fleet.submit",
     "jobs": "fleet.jobs",
     "job show": "fleet.show",
@@ -53,12 +55,18 @@ COMMANDS: dict[str, str] = {
     "fleet resume": "fleet.fleet",
     "fleet queues": "fleet.fleet",
     "fleet events": "fleet.fleet",
+    "fleet rehearse": "fleet.rehearse",
     "market price": "money.price",
     "market where": "money.where",
     "market forecast": "money.forecast",
     "market clear": "money.market",
     "market deadline": "money.market",
     "market ledger": "money.accounts",
+    **dict.fromkeys(
+        [f"reserve {verb}" for verb in ("quote", "buy", "pause", "resume", "return", "extend", "list")],
+        "money.reserve",
+    ),
+    **dict.fromkeys([f"cloud {verb}" for verb in ("show", "offers", "plan", "check")], "money.cloud"),
     "budget": "money.accounts",
     "invoice": "money.accounts",
     "up": "operate.server",
@@ -75,11 +83,12 @@ COMMANDS: dict[str, str] = {
     "admin users": "operate.users",
     "admin exporter": "operate.exporter",
     "admin observed": "operate.observed",
+    "completion": "operate.completion",
 }
 
-GROUPS = ("runs", "job", "fleet", "market", "admin")
+GROUPS = ("runs", "job", "fleet", "market", "reserve", "cloud", "admin")
 # What a group does without a verb. It only reads.
-DEFAULTS = {"fleet": "fleet show", "market": "market price"}
+DEFAULTS = {"fleet": "fleet show", "market": "market price", "reserve": "reserve list", "cloud": "cloud show"}
 
 HEADINGS = ("gpu", "fleet", "money", "operate")  # by folder; the order is that of COMMANDS
 
@@ -93,7 +102,12 @@ OLD: dict[str, str] = {
     **{name: f"admin {name}" for name in ("backup", "restore", "doctor", "tokens", "exporter")},
 }
 
-SHORT = {"forecast": "market forecast"}  # said without their group, for good
+SHORT = {
+    "forecast": "market forecast",
+    "batch": "runs batch",
+    "check": "runs check",
+    "rehearse": "fleet rehearse",
+}  # said without their group, for good
 
 
 def verbs_of(group: str) -> list[str]:
@@ -161,18 +175,16 @@ def overview(language: str = "en") -> str:
     for name, home in COMMANDS.items():
         heading = home.partition(".")[0]
         if heading not in shown:
-            lines += ["", about(f"heading_{heading}", language)]
+            lines += [*([""] if shown else ()), about(f"heading_{heading}", language)]
         first = name.partition(" ")[0]
         if first not in GROUPS:
-            lines.append(f"  {first:<8}  {about(name, language)}")
+            lines.append(f"  {first:<10} {about(name, language)}")
         elif f"{first} …" not in shown:
-            lines.append(f"  {first + ' …':<8}  {', '.join(verbs_of(first))}")
+            lines.append(f"  {first + ' …':<10} {', '.join(verbs_of(first))}")
         shown |= {heading, f"{first} …"}
-    lines += ["", about("overview_options", language), about("overview_exit_codes", language)]
-    begin = about("overview_begin", language), about("overview_fleet", language)
-    width = max(map(len, begin))
-    lines.append(f"{begin[0]:<{width}}  brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070")
-    lines.append(f"{begin[1]:<{width}}  brimful demo")
+    lines += [about("overview_options", language), about("overview_exit_codes", language)]
+    begin, fleet = about("overview_begin", language), about("overview_fleet", language)
+    lines.append(f"{begin} brimful fit --model gpt2 --gpu rtx-4070   {fleet} brimful demo")
     return "\n".join(lines)
 
 

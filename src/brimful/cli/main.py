@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 
-from brimful import __version__
 from brimful.cli.commands import (
     GROUPS,
     HELP,
@@ -52,7 +51,9 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
         _out(overview(asked_language(args)))
         return YES
     if args[0] in ("-V", "--version"):
-        _out(f"brimful {__version__}")
+        from brimful.cli.version import version
+
+        _out(f"brimful {version()}")
         return YES
     name, rest = find(args)
     if name in GROUPS:
@@ -78,6 +79,8 @@ def _run(name: str, args: list[str], *, as_json: bool) -> int:
     own, users = _split(args)
     choose(asked_language(own))
     options, strange = parser_for(command).parse_known_args(own)
+    if strange and not command.takes_command:  # a word after an option: argparse has closed its words by then
+        options, strange = parser_for(command).parse_known_intermixed_args(own)
     if strange and command.takes_command and not users and not strange[0].startswith("-"):
         # Its first word was taken for the file of a job.
         rest = " ".join([*filter(None, [getattr(options, "file", None)]), *strange])

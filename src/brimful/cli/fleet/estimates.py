@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from brimful.cli.options import own_correction
 from brimful.configs.read import read
-from brimful.configs.reading import change_text
-from brimful.errors import BrimfulError, NotFound, Refused
-from brimful.fit.fit import fit_reading
+from brimful.configs.reading import Reading, change_text
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused
+from brimful.fit.fit import fit_reading, predictor
+from brimful.fleet.elastic.written import range_from
 from brimful.language import Number, Sentence, Several, Size, say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import find_gpu
@@ -19,10 +21,18 @@ class Estimates(NamedTuple):
     notes: list[Sentence]
 
 
-def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int | None = None) -> Estimates:
-    """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
+def estimates_for(
+    config: str, types: list[str], *, gpus: int | str, other_bytes: int | None = None
+) -> Estimates:
+    """An estimate for each type that the catalog knows and that holds the job; refused where none does.
 
-    reading = read(config, overrides=[f"gpus={gpus}"] if gpus > 1 else [])
+    Of a range of GPUs the smallest size, with the steps of accumulation that give it the effective batch of
+    the largest, and how much faster the others are.
+    """
+    least, most = (gpus, gpus) if isinstance(gpus, int) else range_from(gpus)
+    widest = read(config, overrides=[f"gpus={most}"] if most > 1 else [])
+    reading = _on(widest, least)
+    larger = [n for n in range(least + 1, most + 1) if most % n == 0]
     correction = own_correction()
     predicted: dict[str, dict[str, Any]] = {}
     notes: list[Sentence] = []
@@ -38,7 +48,12 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
         if answer.fits:
             # The job's own share: a desktop's counts once, however many jobs share the GPU.
             own = likely - answer.others.bytes
-            predicted[name] = {"peak_bytes": own, "step_s": answer.speed.step_s.likely}
+            step_s = answer.speed.step_s.likely
+            predicted[name] = {"peak_bytes": own, "step_s": step_s}
+            if larger:
+                ask = predictor(reading, card, other_bytes, correction)
+                steps = [(n, ask(_on(widest, n).training).speed.step_s.likely) for n in larger]
+                predicted[name]["scaling"] = _never_down({n: step_s / each for n, each in steps})
             if answer.verdict == "at_risk":
                 high, usable = Size(answer.memory.device_bytes.high), Size(answer.usable_bytes)
                 notes.append(say("fleet.at_risk_on", gpu=name, high=high, usable=usable))
@@ -48,6 +63,25 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
     if not predicted:
         raise _refusal(config, short, notes)
     return Estimates(predicted, notes + [say("fleet.left_out", gpu=said) for said in short])
+
+
+def _on(widest: Reading, gpus: int) -> Reading:
+    """The same training with the same effective batch on fewer GPUs."""
+    training = widest.training
+    if gpus == training.gpus:
+        return widest
+    split = training.tensor * training.pipeline * training.context
+    if split > gpus:
+        raise BadInput(say("fleet.range_below_split", split=split, least=gpus))
+    accumulation = training.accumulation * training.gpus // gpus
+    shards = min(training.shards, gpus // (training.tensor * training.pipeline))
+    return replace(widest, training=replace(training, gpus=gpus, accumulation=accumulation, shards=shards))
+
+
+def _never_down(scaling: dict[int, float]) -> dict[int, float]:
+    """A size that is slower than a smaller one is worth what that one is."""
+    best = 1.0
+    return {gpus: (best := max(best, factor)) for gpus, factor in scaling.items()}
 
 
 def _too_small(name: str, answer: Estimate) -> Sentence:

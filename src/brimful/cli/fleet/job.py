@@ -34,6 +34,9 @@ def _why_text(why: WhyAnswer) -> str:
         if why["ahead"]:
             waiting = words("fleet.waits_behind", waiting=why["waiting"], jobs=count("job", why["ahead"]))
     said = {"fleet.row_waits": waiting, "fleet.row_here": why["here"], "fleet.row_price": why["price"]}
+    promise = why.get("promise")  # not from an older server
+    said["fleet.row_deadline"] = promise["said"] if promise else None
+    said["fleet.row_policy"] = why.get("policy") if why["phase"] == "waiting" or why["here"] else None
     for name, text in said.items():
         if text:
             lines += wrapped(f"  {words(name):<9}", text)

@@ -16,7 +16,7 @@ EXAMPLE = """brimful job notify
 brimful job notify add mailto:alice@example.org --on failed --on over_budget
 brimful job notify add https://hooks.example.org/brimful --team
 brimful job notify remove 4f1c0a9be2d37a55"""
-KINDS = ("finished", "failed", "preempted", "over_budget", "idle", "audit")
+KINDS = ("finished", "failed", "preempted", "over_budget", "idle", "budget", "audit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -75,7 +75,7 @@ def _leases(leases: list[LeaseAnswer]) -> str:
     rows = [
         [
             lease["lease"],
-            f"{lease['node']} GPU {spans(lease['gpus'])}",
+            _where(lease),
             clock(lease["started_s"]).removeprefix(today),
             told(Seconds(lease["billed_s"])),
             told(Usd(lease["microusd_per_gpu_hour"])),
@@ -86,6 +86,11 @@ def _leases(leases: list[LeaseAnswer]) -> str:
     header = columns("lease", "where", "started", "billed", "per_gpu_h", "cost")
     notes = [_lease_note(lease) for lease in leases]
     return noted_table(header, rows, notes, right=(3, 4, 5))
+
+
+def _where(lease: LeaseAnswer) -> str:
+    parts = [(lease["node"], lease["gpus"]), *lease["rest"]]
+    return ", ".join(f"{node} GPU {spans(gpus)}" for node, gpus in parts)
 
 
 def _lease_note(lease: LeaseAnswer) -> str:

@@ -21,8 +21,22 @@ from brimful.client.client import Client, check_key
 from brimful.client.shown import command_line
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
+from brimful.fleet.elastic.written import range_from, scaling_from
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, count, either, say, told, words
+from brimful.language import (
+    Quoted,
+    Seconds,
+    Sentence,
+    Several,
+    Size,
+    Usd,
+    count,
+    either,
+    say,
+    told,
+    verbatim,
+    words,
+)
 from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -41,12 +55,14 @@ CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "brimful submit [options] [FILE | -- COMMAND [ARG ...]]"
     parser.add_argument("file", nargs="?", metavar="FILE")
-    parser.add_argument("--gpus", type=integer, metavar="N")
+    parser.add_argument("--gpus", type=_gpus, metavar="N")
+    parser.add_argument("--scaling", type=scaling_from, metavar="GPUS:FACTOR,…")
     parser.add_argument("--gpu", action="append", default=[], metavar="TYPE")
     parser.add_argument("--site", action="append", default=[])
     parser.add_argument("--name")
     parser.add_argument("--priority", choices=list(PRIORITIES))
     parser.add_argument("--tenant")
+    parser.add_argument("--project")
     parser.add_argument("--queue")
     parser.add_argument("--budget", metavar="USD")
     parser.add_argument("--limit", metavar="USD")
@@ -65,6 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", default="")
     FOLLOW(parser)
     DRY_RUN(parser)
+
+
+def _gpus(text: str) -> int | str:
+    """How many, or a range."""
+    if ".." not in text:
+        return integer(text)
+    range_from(text)
+    return text
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -99,6 +123,8 @@ def run(args: argparse.Namespace) -> Answer:
         array, tasks = job["array"], job["array_tasks"]["tasks"]
         text = words("fleet.array_submitted", array=array, tasks=tasks) + _said(notes)
         return Answer(job, f"{text}\n\n  {called()} jobs --array {array}\n  {called()} job cancel {array}")
+    if promise := job.get("promise"):  # not from an older server
+        notes = [*notes, verbatim(promise["said"])]
     said = _said(notes)
     then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
     return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
@@ -177,11 +203,13 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {
         "gpus": args.gpus,
+        "scaling": args.scaling,
         "gpu_types": [catalog_name(text) for text in args.gpu] or None,
         "sites": args.site or None,
         "name": args.name,
         "priority": args.priority,
         "tenant": args.tenant,
+        "project": args.project,
         "queue": args.queue,
         "array": args.array,
         "after": [":".join(after_from(text)) for text in args.after] or None,

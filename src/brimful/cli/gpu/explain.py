@@ -26,6 +26,7 @@ nvidia-smi | brimful explain
 brimful explain train.log --gpu rtx-4070 --config examples/nanogpt/train_fineweb.py
 brimful explain crash.log --lang fr"""
 
+_MOST_LINES = 10  # of the answer to a plain question
 _KEPT_BYTES = _CHUNK_BYTES = 16_000_000  # a run dies at the end of its log
 
 
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> Answer:
         choose(spoken)  # a question is answered in its own language
     about = _about(args, text)
     found, cause = explain(text, about), answer(text, about)
+    asked = not found and _is_question(text)
     found = (*found, *advised(about)) if found or cause else ()
     data: dict[str, Any] = {
         "language": tongue().code,
@@ -54,7 +56,17 @@ def run(args: argparse.Namespace) -> Answer:
         data["missing"] = missing = [words("gpu.explain_nothing_known"), words("gpu.explain_give_all")]
         return Answer(data, "\n".join(map(paragraph, missing)), NO)
     shown = [*([_answered(cause)] if cause else []), *([_shown(found)] if found else [])]
-    return Answer(data, "\n\n".join(shown), NO if data["cannot_tell"] else YES)
+    answered = _in_ten_lines(_answered(cause), found) if asked and cause else "\n\n".join(shown)
+    return Answer(data, answered, NO if data["cannot_tell"] else YES)
+
+
+def _in_ten_lines(answered: str, found: tuple[Explanation, ...]) -> str:
+    """The answer to a plain question, and as many sentences on config and card as have room."""
+    told = [paragraph(each, "  ") for one in found for each in one.says]
+    told = [*(paint(paragraph(one.title), "bold") for one in found), *told]
+    while told and "\n".join([answered, *told]).count("\n") >= _MOST_LINES:
+        told.pop()
+    return "\n".join([answered, *told])
 
 
 def _answered(cause: Cause) -> str:

@@ -14,6 +14,7 @@ from brimful.cli.gpu.fit_text import checks_text, compare_text, models_text, sho
 from brimful.cli.gpu.others import add_others, other_bytes, own_card
 from brimful.cli.options import own_correction
 from brimful.configs.files import read_config
+from brimful.configs.lengths import read_lengths, with_lengths
 from brimful.configs.read import read
 from brimful.configs.reading import Reading, change_text
 from brimful.diagnose.sanity import Check, check_mfu, check_peak, check_rate
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training")
     for flag, (_, placeholder) in _FLAGS.items():
         training.add_argument(flag, metavar=placeholder)
+    training.add_argument("--lengths", type=Path, metavar="FILE")
     training.add_argument("--compile", action=argparse.BooleanOptionalAction)
     training.add_argument("--fused-loss", action="store_true")
     training.add_argument("--lora", action="store_true")
@@ -165,8 +167,10 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 def _read(args: argparse.Namespace, words: list[str], config: str | None = None) -> Reading:
     if config is not None:
-        return read(config, overrides=words)
-    return read(args.config, model=args.model, arguments=args.args, overrides=words)
+        found = read(config, overrides=words)
+    else:
+        found = read(args.config, model=args.model, arguments=args.args, overrides=words)
+    return with_lengths(found, read_lengths(args.lengths)) if args.lengths else found
 
 
 def _models() -> Answer:

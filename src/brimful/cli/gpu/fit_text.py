@@ -115,7 +115,7 @@ def _ladder(rungs: Sequence[Rung]) -> str:
     for number, rung in enumerate(rungs):
         change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items())
         change = change or words("gpu.configured")
-        device, speed = rung.estimate.memory.device_bytes, rung.estimate.speed
+        device, speed = rung.estimate.memory.needed_bytes, rung.estimate.speed
         where = "" if rung.config_only else f"   ({words('gpu.code')})"
         needs = say("gpu.up_to", size=Size(device.likely), high=Size(device.high))
         added = (_signed(rung.adds_bytes),) if number else ()
@@ -162,8 +162,11 @@ def models_text(presets: Sequence[Preset]) -> str:
     return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
 
+_RARE = 0.01  # chances beyond are not told apart
+
+
 def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
-    device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
+    device, gap = answer.memory.needed_bytes, Size(abs(answer.short_bytes))
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     word = paint(told(verdict_words(answer.verdict)).upper(), style)
     gpus = f"{reading.training.gpus} x " if reading.training.gpus > 1 else ""
@@ -190,9 +193,17 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
         [
             f"{word}  {told(what)}",
             one_line if len(one_line) <= width() else f"  {needs}\n  {between}",
+            f"  {words('gpu.chance', chance=_chance(answer.chance))}",
             _filled(peak, "  "),
         ]
     )
+
+
+def _chance(chance: float) -> Sentence | Percent:
+    """No more digits than are known."""
+    if chance < _RARE:
+        return say("gpu.less_than", frac=Percent(_RARE))
+    return say("gpu.more_than", frac=Percent(1 - _RARE)) if chance > 1 - _RARE else Percent(chance)
 
 
 def _items(answer: Estimate) -> str:

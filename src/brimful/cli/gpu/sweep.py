@@ -11,7 +11,7 @@ from brimful.cli.options import own_correction
 from brimful.cli.render import KEPT, page_columns, paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
-from brimful.fit.advice.sweep import Point, Sweep, Swept, parse_range, sweep
+from brimful.fit.advice.sweep import TITLES, Point, Sweep, Swept, parse_range, sweep
 from brimful.language import Number, Percent, Size, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
@@ -21,14 +21,6 @@ brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64 --plot sweep.svg"""
 
 _MOST_ROWS = 20
-TITLES = {
-    "states": "gpu.states",
-    "activations": "gpu.activations",
-    "logits": "gpu.logits_loss",
-    "cache": "gpu.allocator_cache",
-    "outside": "gpu.outside_pytorch",
-    "rest": "gpu.rest",
-}
 _FILLS = {"states": "█", "activations": "▓", "logits": "▒", "cache": "░", "outside": "·", "rest": "-"}
 
 

@@ -10,10 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.gpu.sweep import TITLES
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
-from brimful.fit.advice.sweep import Sweep
+from brimful.fit.advice.sweep import TITLES, Sweep
 from brimful.language import Size, os_words, say, told, tongue, words
 from brimful.units import GIB
 

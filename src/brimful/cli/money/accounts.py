@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_wor
 from brimful.language.printable import all_printable, printable
 from brimful.market.invoice import Bill, Invoices, bills
 from brimful.market.ledger import Ledger
+from brimful.market.periods import zone_of
 from brimful.scheduler.ports import Store
 from brimful.units import HOUR_S, cents_that_add_up
 
@@ -33,12 +35,21 @@ def _add_budget(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--set", dest="amount", metavar="USD")
     which.add_argument("--unlimited", action="store_true")
     which.add_argument("--credit", metavar="USD")
+    period = parser.add_mutually_exclusive_group()
+    for name in ("monthly", "quarterly", "fixed"):
+        period.add_argument(f"--{name}", dest="period", action="store_const", const=name)
+    parser.add_argument("--zone")
+    parser.add_argument("--within", metavar="BUDGET")
+    parser.add_argument("--warn", dest="hard", action="store_const", const=False)
+    parser.add_argument("--hard", dest="hard", action="store_const", const=True)
 
 
 def budget(args: argparse.Namespace) -> Answer:
     changes = args.amount is not None or args.unlimited or args.credit is not None
     if changes and not args.tenant:
         raise BadInput(say("money.whose_budget"))
+    if args.amount is None and _terms(args):
+        raise BadInput(say("money.terms_need_set"))
     if not changes:
         budgets = Client().budgets()
         if args.tenant:
@@ -47,6 +58,20 @@ def budget(args: argparse.Namespace) -> Answer:
                 raise NotFound(say("money.no_such_budget", tenant=Quoted(args.tenant[:60])))
         return Answer({"budgets": budgets}, _budgets_text(budgets))
     return _change_budget(args)
+
+
+def _terms(args: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the budget besides its sum; the rest stays as it is."""
+    asked = {name: getattr(args, name) for name in ("within", "period", "zone", "hard")}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _limited(args: argparse.Namespace, total: Usd) -> Sentence:
+    if args.period is None:
+        return say("money.budget_becomes", tenant=args.tenant, sum=total)
+    if args.period == "fixed":
+        return say("money.limited", tenant=args.tenant, sum=total)
+    return say("money.limited_each", tenant=args.tenant, sum=total, period=say(f"money.period_{args.period}"))
 
 
 def _change_budget(args: argparse.Namespace) -> Answer:
@@ -58,31 +83,69 @@ def _change_budget(args: argparse.Namespace) -> Answer:
         microusd = None if args.unlimited else usd(args.amount, "--set", zero=True)
         sentence = say("money.unlimited", tenant=tenant)
         if microusd is not None:
-            sentence = say("money.limited", tenant=tenant, sum=Usd(microusd))
+            sentence = _limited(args, Usd(microusd))
     if args.dry_run:
-        return Answer({"tenant": tenant, "microusd": microusd}, words("money.dry_run", would=sentence))
+        would = {"tenant": tenant, "microusd": microusd, **_terms(args)}
+        return Answer(would, words("money.dry_run", would=sentence))
     agree(sentence, yes=args.yes)
     client = Client()
     if args.credit is not None:
         done = client.credit(tenant, microusd or 0, args.reason)
     else:
-        done = client.set_budget(tenant, microusd)
+        team, _, project = tenant.partition("/")
+        done = client.set_budget(team, microusd, project=project, **_terms(args))
     return Answer(done, f"{told(sentence)}\n\n{_budgets_text([done])}")
 
 
 def _budgets_text(budgets: list[BudgetAnswer]) -> str:
     if not budgets:
         return words("money.no_budgets")
+    depth = {each["tenant"]: _depth(each, budgets) for each in budgets}
     rows = [
         (
-            each["tenant"],
+            "  " * depth[each["tenant"]] + printable(each["tenant"]),
             _usd(each["left_microusd"], "money.no_limit"),
             *(_usd(each[name]) for name in ("accruing_microusd", "held_microusd", "spent_microusd")),
         )
-        for each in all_printable(budgets)
+        for each in sorted(budgets, key=lambda each: _path(each, budgets))
     ]
     header = [words(f"money.col_{name}") for name in ("tenant", "left", "running", "aside", "spent")]
-    return table(header, rows, right=(1, 2, 3, 4))
+    periods = [line for each in budgets for line in _period_text(each)]
+    return "\n\n".join([table(header, rows, right=(1, 2, 3, 4)), *(["\n".join(periods)] if periods else [])])
+
+
+def _path(budget: BudgetAnswer, budgets: list[BudgetAnswer]) -> list[str]:
+    """Its name after those it is within, so that each stands under its parent."""
+    terms = budget["budget"]
+    parent = next((each for each in budgets if terms and each["tenant"] == terms["within"]), None)
+    return [*(_path(parent, budgets) if parent else []), budget["tenant"]]
+
+
+def _depth(budget: BudgetAnswer, budgets: list[BudgetAnswer]) -> int:
+    return len(_path(budget, budgets)) - 1
+
+
+def _period_text(each: BudgetAnswer) -> Iterator[str]:
+    """What renews, or only warns, with where it is heading."""
+    terms = each["budget"]
+    if terms is None or (terms["until_s"] is None and terms["hard"]):
+        return
+    values: dict[str, object] = {
+        "tenant": printable(each["tenant"]),
+        "used": Usd(terms["used_microusd"]),
+        "allowed": Usd(terms["allowed_microusd"]),
+        "kind": say("money.kind_hard" if terms["hard"] else "money.kind_warn"),
+    }
+    if terms["until_s"] is None:
+        yield words("money.budget_used", **values)
+        return
+    zone = zone_of(terms["zone"])
+    values["period"] = say(f"money.period_{terms['period']}")
+    values["until"] = datetime.fromtimestamp(terms["until_s"], tz=zone).isoformat(" ", "minutes")
+    yield words("money.budget_period", **values, expected=Usd(terms["expected_microusd"] or 0))
+    if terms["runs_out_s"] is not None:
+        at = datetime.fromtimestamp(terms["runs_out_s"], tz=zone).isoformat(" ", "minutes")
+        yield words("money.budget_runs_out", tenant=values["tenant"], at=at)
 
 
 def _usd(microusd: int | None, none: str = "") -> str:
@@ -91,7 +154,7 @@ def _usd(microusd: int | None, none: str = "") -> str:
 
 def invoice(args: argparse.Namespace) -> Answer:
     from_log = args.log or args.data or args.database
-    data: Mapping[str, Any] = _of_log(args) if from_log else Client().invoice(by=args.by)
+    data: Mapping[str, Any] = _of_log(args) if from_log else Client().invoice(by=args.by, tenant=args.tenant)
     made, total = data["bills"], data["total_microusd"]
     if args.csv:
         out = io.StringIO()
@@ -100,7 +163,10 @@ def invoice(args: argparse.Namespace) -> Answer:
         writer.writerows(made)
         return Answer(data, out.getvalue().rstrip("\n"))
     if not made:
-        return Answer(data, words("money.nothing_billed"))
+        none = (
+            say("money.nothing_billed_to", tenant=args.tenant) if args.tenant else say("money.nothing_billed")
+        )
+        return Answer(data, told(none))
     amounts = [bill["microusd"] for bill in made]
     rows: list[tuple[str, ...]] = [
         (
@@ -143,7 +209,8 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
                     kind, why = type(event).__name__, repr(error)[:160]
                     strange = say("doctor.event_strange", seq=seq, kind=kind, error=why)
                     raise WorldFailed(strange, code="log_damaged") from error
-    made, ledger = bills(fold.lines, by=args.by), fold.ledger
+    lines = [line for line in fold.lines if args.tenant is None or line.team == args.tenant]
+    made, ledger = bills(lines, by=args.by), fold.ledger
     return {
         "by": args.by,
         "bills": [asdict(bill) for bill in made],
@@ -235,18 +302,21 @@ def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
             yield say("money.line", n=Plain(n)), line
 
 
-BY = arg("--by", choices=("team", "job", "site", "gpu"), default="team")
+BY = arg("--by", choices=("team", "user", "job", "site", "gpu", "day"), default="team")
 VERBS = {
     "budget": Verb(
         "brimful budget\nbrimful budget research --set 500 --yes\n"
+        "brimful budget acme --set 20000 --quarterly --zone Europe/Paris --yes\n"
+        "brimful budget research --set 5000 --monthly --within acme --yes\n"
+        "brimful budget research/vision --set 1000 --warn --yes\n"
         'brimful budget research --credit 20 --reason "the outage of Tuesday" --yes',
         (_add_budget, REASON, CONSENT, DRY_RUN),
         budget,
     ),
     "invoice": Verb(
-        "brimful invoice\nbrimful invoice --by job\nbrimful invoice --log events.jsonl --by gpu --csv\n"
-        "brimful invoice --data ~/.local/state/brimful",
-        (BY, LOG, arg("--csv", action="store_true"), add_database_arguments),
+        "brimful invoice\nbrimful invoice --tenant vision --by job\n"
+        "brimful invoice --log events.jsonl --by gpu --csv\nbrimful invoice --data ~/.local/state/brimful",
+        (BY, arg("--tenant"), LOG, arg("--csv", action="store_true"), add_database_arguments),
         invoice,
     ),
     "ledger": Verb("brimful market ledger events.jsonl", (FILE,), ledger),

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from brimful.adapters.engines.devices import catalog_name
 from brimful.audit.actions import actions
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Paid, Records
 from brimful.audit.rehearsals import Work, sized, with_room, work_of
 from brimful.audit.report import as_csv, report
-from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said, told_leaves
+from brimful.audit.said import (
+    action_said,
+    coverage_said,
+    hours_digits,
+    leaf_words,
+    page_title,
+    paid_said,
+    size_said,
+    told_leaves,
+)
 from brimful.audit.sweep import Swept, sweep
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
@@ -60,7 +70,10 @@ def run(args: argparse.Namespace) -> Answer:
     policies = [read_policy(text) for text in args.policy or [DEFAULT]]
     window = _window(args, zone)
     records = read(args.source, Asked(zone, window), fleet)
-    _price(records, args.prices)
+    rates = _rates(args.prices)
+    if rates:
+        _price(records, rates, is_list=args.prices == LIST)
+        fleet = [node if node.microusd_per_gpu_hour else _priced(node, rates) for node in fleet]
     _defer(records, set(args.deferrable))
     trace = read_traces(records.traces, gpu_types={node.gpu for node in fleet})[0] if records.traces else None
     records.left_out["trace"] += len(records.traces) * (not args.size)
@@ -71,6 +84,11 @@ def run(args: argparse.Namespace) -> Answer:
     if found is None and not args.size:
         raise BadInput(say("audit.nothing_paid" if records.runs else "audit.only_a_trace"))
     data: dict[str, Any] = {} if found is None else report(records, found)
+    if rates and found is not None:
+        data["coverage"]["unpriced"] = sorted({paid.gpu for paid in records.paid if paid.microusd is None})
+    if args.size and trace is not None and window is not None:
+        names = ", ".join(Path(each).name for each in records.traces)
+        raise BadInput(say("audit.trace_no_window", names=Quoted(names[:80])))
     if args.size:
         data["size"], data["actions"] = _sizes(
             records, fleet, policies, trace=trace, window=(start_s, end_s), found=found, alone=args.alone
@@ -104,18 +122,31 @@ def _window(args: argparse.Namespace, zone: tzinfo) -> tuple[int, int] | None:
     return seconds[0], seconds[1]
 
 
-def _price(records: Records, asked: str | None) -> None:
-    """Money for what has no price yet. The built-in table is a list's prices, and is told as such."""
+def _rates(asked: str | None) -> dict[str, int]:
+    """Micro-dollars of a GPU-hour by the catalog's names."""
     if not asked:
-        return
-    prices = known_prices() if asked == LIST else read_prices(Path(asked))
+        return {}
+    return (known_prices() if asked == LIST else read_prices(Path(asked))).microusd_per_gpu_hour
+
+
+def _rate(gpu: str, rates: Mapping[str, int]) -> int | None:
+    """A source or --fleet may spell the type in its own way."""
+    return rates.get(gpu) or rates.get(catalog_name(gpu))
+
+
+def _priced(node: Node, rates: Mapping[str, int]) -> Node:
+    return replace(node, microusd_per_gpu_hour=_rate(node.gpu, rates) or 0)
+
+
+def _price(records: Records, rates: Mapping[str, int], *, is_list: bool) -> None:
+    """Money for what has no price yet. The built-in table is a list's prices, and is told as such."""
 
     def priced(paid: Paid) -> Paid:
-        rate = prices.microusd_per_gpu_hour.get(paid.gpu)
+        rate = _rate(paid.gpu, rates)
         if paid.microusd is not None or rate is None:
             return paid
         cost = (rate * paid.gpus * (paid.end_s - paid.start_s) + HOUR_S // 2) // HOUR_S
-        return replace(paid, microusd=cost, list_price=asked == LIST)
+        return replace(paid, microusd=cost, list_price=is_list)
 
     records.paid = [priced(paid) for paid in records.paid]
 
@@ -154,10 +185,12 @@ def _sizes(
         raise BadInput(say("audit.no_jobs_to_size"))
     work = with_room(work)
     sizes = [sized(work, policy, alone=alone) for policy in policies]
-    if trace is not None or work.assumed_node or found is None:
+    if work.assumed_node or (found is None and trace is None):
         return sizes, []
 
     def changed(which: Collection[str]) -> Work:
+        if trace is not None:
+            return work  # it tells of nothing that could be changed
         return work_of(records, fleet, start_s=window[0], end_s=window[1], changes=which)
 
     return sizes, actions(changed, policies[0], sizes[0]["explained"])
@@ -187,7 +220,8 @@ def _text(data: dict[str, Any]) -> list[str]:
 
 
 def _headline(data: dict[str, Any]) -> list[str]:
-    lines = wrapped("", paid_said(data))
+    lines = [page_title(data)]
+    lines += wrapped("", paid_said(data))
     for name, part in data["headline"].items():
         if part["share"] is not None:
             sum_ = told(Usd(round(part["usd"] * MICROUSD))) if part["usd"] is not None else ""
@@ -203,7 +237,9 @@ def _leaves(data: dict[str, Any]) -> str:
     for leaf in told_leaves(data):
         name = "  " * leaf["path"].count(".") + leaf_words(leaf["path"])
         usd = told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else ""
-        rows.append([name, told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2)), usd])
+        rows.append(
+            [name, told(Number(leaf["gpu_h"], hours_digits(data))), told(Percent(leaf["share"], 2)), usd]
+        )
     header = [
         words("audit.col_leaf"),
         words("audit.col_gpu_h"),
@@ -223,7 +259,7 @@ def _beside(data: dict[str, Any]) -> list[str]:
             say(
                 "audit.top_job",
                 job=job["job"],
-                owner=job["user"] or job["team"] or "?",
+                owner=job["user"] or job["team"] or words("audit.owner_unknown"),
                 hours=Number(job["wasted_gpu_h"], 1),
                 mostly=leaf_words(job["mostly"]),
             ),

@@ -60,6 +60,10 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
         store.close()
 
 
+MOST_NAMES = 5  # of jobs in one line; --json has all
+TABLES = ("audit", "events", "members", "notify_queue", "notify_rules", "past_jobs", "tokens", "users")
+
+
 def backup(args: argparse.Namespace) -> Answer:
     target = Path(args.file).expanduser().absolute()
     if target.exists() and not args.force:
@@ -77,7 +81,10 @@ def backup(args: argparse.Namespace) -> Answer:
 
 
 def _tables(made: Backup) -> str:
-    return ", ".join(f"{told(count)} {name}" for name, count in made.rows.items() if name != "brimful")
+    """What is in it. A name that nobody here knows is a file's word: it is shown as it is."""
+    named = {name: words(f"operate.table_{name}") if name in TABLES else name for name in made.rows}
+    rows = ((named[name], count) for name, count in made.rows.items() if count and name != "brimful")
+    return ", ".join(f"{told(count)} {name}" for name, count in rows)
 
 
 def restore(args: argparse.Namespace) -> Answer:
@@ -95,16 +102,30 @@ def restore(args: argparse.Namespace) -> Answer:
         left = _adopt(store, settings, fold)
         lost = _end_what_is_lost(store, settings, fold, last_s=last_s)
         tokens = _tokens(store, revoke=args.revoke_tokens)
-    running = len(fold.fleet.open_leases)
+        codeless = _without_code(settings, fold)
+    running = sum(lease.started_s is not None for lease in fold.fleet.open_leases.values())
     lines = [words("operate.restored", about=about, where=store.where)]
     if running:
         lines += ["", words("operate.restored_running", runs=count("run", running))]
     if lost:
         lines += ["", words("operate.restored_lost", leases=", ".join(lost))]
+    if codeless:
+        jobs = ", ".join([*codeless[:MOST_NAMES], *(["…"] if len(codeless) > MOST_NAMES else [])])
+        lines += ["", words("operate.restored_code", jobs=jobs, folder=settings.engines_folder)]
     if left:
         lines += ["", words("operate.restored_aside", folders=left)]
     lines += ["", tokens]
-    return Answer({**data, "running": running, "lost": lost}, "\n".join(lines))
+    return Answer({**data, "running": running, "lost": lost, "without_code": codeless}, "\n".join(lines))
+
+
+def _without_code(settings: Settings, fold: Fold) -> list[str]:
+    """Jobs that will start here, and whose code is not in a backup."""
+    from brimful.adapters.code import CodeStore
+    from brimful.fleet.lease import OVER
+
+    store = CodeStore(settings.engines_folder / "code")
+    jobs = [state.job for state in fold.fleet.jobs.values() if state.phase not in (*OVER, "running")]
+    return [job.job for job in jobs if job.code and not store.path(job.tenant, job.code).is_file()]
 
 
 def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:

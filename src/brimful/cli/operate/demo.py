@@ -158,9 +158,13 @@ def _server(folder: Path) -> Iterator[Client]:
     assert process.stdout is not None
     line = process.stdout.readline()
     try:
-        if not line:
-            raise WorldFailed(say("operate.demo_not_started"))
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)  # one line where it is up; an error is told on several
+        except ValueError:
+            try:
+                answer = json.loads(line + process.stdout.read())
+            except ValueError as error:
+                raise WorldFailed(say("operate.demo_not_started")) from error
         if not answer["ok"]:
             raise WorldFailed(verbatim(answer["error"]["problem"]), hint=verbatim(answer["error"]["hint"]))
         from brimful.client.settings import read_settings
