@@ -1,6 +1,7 @@
-"""`python -m bench.load URL SECONDS CONNECTIONS [TOKEN [BODY]]`: a load generator in a process of its own.
+"""`python -m bench.load URL SECONDS CONNECTIONS [TOKEN [BODY [EVERY_S]]]`: a load generator.
 
-Keeps so many connections busy over HTTP/1.1 and prints what it saw as JSON. GET, or POST with a body.
+Keeps so many connections busy over HTTP/1.1, or asks on each every so many seconds, and prints what it saw as
+JSON. GET, or POST with a body.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from urllib.parse import urlsplit
 
 
 async def worker(
-    place: tuple[str, int], request: bytes, until: float, seen: list[float], bad: list[str]
+    place: tuple[str, int],
+    request: bytes,
+    until: float,
+    seen: list[float],
+    bad: list[str],
+    *,
+    every_s: float,
+    wait_s: float,
 ) -> None:
+    await asyncio.sleep(wait_s)
     reader, writer = await asyncio.open_connection(*place)
     try:
         while (began := time.perf_counter()) < until:
@@ -30,11 +39,14 @@ async def worker(
             seen.append(time.perf_counter() - began)
             if head[9:10] != b"2":
                 bad.append(f"{head[9:12].decode()} {body[:200].decode()}")
+            await asyncio.sleep(every_s)
     finally:
         writer.close()
 
 
-async def load(url: str, seconds: float, connections: int, token: str, body: str) -> dict[str, object]:
+async def load(
+    url: str, seconds: float, connections: int, *, token: str, body: str, every_s: float
+) -> dict[str, object]:
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 80
     path = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -46,7 +58,18 @@ async def load(url: str, seconds: float, connections: int, token: str, body: str
     bad: list[str] = []
     began = time.perf_counter()
     await asyncio.gather(
-        *(worker((host, port), request, began + seconds, seen, bad) for _ in range(connections))
+        *(
+            worker(
+                (host, port),
+                request,
+                began + seconds,
+                seen,
+                bad,
+                every_s=every_s,
+                wait_s=every_s * i / connections,  # not all at once
+            )
+            for i in range(connections)
+        )
     )
     took = time.perf_counter() - began
     ordered = sorted(seen)
@@ -61,5 +84,12 @@ async def load(url: str, seconds: float, connections: int, token: str, body: str
 
 
 if __name__ == "__main__":
-    given = [*sys.argv[1:], "", ""]
-    print(json.dumps(asyncio.run(load(given[0], float(given[1]), int(given[2]), given[3], given[4]))))
+    given = [*sys.argv[1:], "", "", ""]
+    every_s = float(given[5] or 0)
+    print(
+        json.dumps(
+            asyncio.run(
+                load(given[0], float(given[1]), int(given[2]), token=given[3], body=given[4], every_s=every_s)
+            )
+        )
+    )

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, as_line
+
 START_S = 1_777_593_600  # 2026-05-01
 SLOT_S = 7200
 STEP_S = 60
@@ -34,6 +36,13 @@ KINDS: dict[str, list[tuple[float, int, str]]] = {
     "starved": [(0.1, 120, "active.starved")],
     "unseen": [(-1.0, 120, "unknown")],
 }
+# What jobs use of their card, in MiB of its 80 GiB, and the leaf that is: two of the small ones would fit.
+SIZES = {20_480: "larger_card", 61_440: "right_card", 0: "unknown"}
+MEMORY_STEP_S = 300  # memory is scraped less often
+METERED = 3  # this node's jobs run under a Meter, which tells the parts of their steps
+# A Meter sees pauses of five minutes and more, and no starving.
+METERED_KINDS = ("busy", "gap", "setup", "tail")
+STEP_OF_METER_S = 120
 STATES = {"COMPLETED": "kept", "FAILED": "lost", "CANCELLED": "unknown"}
 
 
@@ -48,7 +57,31 @@ class Month:
     downs: list[dict[str, object]] = field(default_factory=list)
     levels: dict[int, list[float]] = field(default_factory=dict)  # node -> a level for every minute
     owners: dict[int, list[str]] = field(default_factory=dict)  # node -> a job for every slot
+    memory: dict[str, int] = field(default_factory=dict)  # job -> MiB that each of its cards held
+    meters: dict[str, Metered] = field(default_factory=dict)
     truth: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """A job under a Meter; shares are twentieths of its steps, so that whole seconds come out."""
+
+    at_s: int
+    kind: str
+    node: int
+    gpus: int
+    input_wait: int
+    communication: int
+    mfu: int | None
+
+    def leaves(self, size: str) -> Iterator[tuple[str, int]]:
+        """Leaf and twentieths of the time it worked."""
+        rest = 20 - self.input_wait - self.communication
+        root = f"active.working.{size}"
+        yield f"{root}.input_wait", self.input_wait
+        yield f"{root}.communication", self.communication
+        yield f"{root}.computing.{'unknown' if self.mfu is None else 'below_peak'}", rest - (self.mfu or 0)
+        yield f"{root}.computing.mfu", self.mfu or 0
 
 
 SPARE = 2  # nodes of a queue that nobody uses
@@ -75,7 +108,8 @@ def plant(nodes: int = 75, days: int = DAYS, seed: int = 0) -> Month:
         for node in range(nodes):
             is_down = node in (broken, planned) and slot * SLOT_S >= middle
             is_free, leaves_some = fullness[partition(node, nodes)]
-            kind = "" if is_down or dice.random() < is_free else dice.choice(sorted(KINDS))
+            kinds = METERED_KINDS if node == METERED else sorted(KINDS)
+            kind = "" if is_down or dice.random() < is_free else dice.choice(kinds)
             gpus = 5 if dice.random() < leaves_some else GPUS
             if not kind:
                 month.levels[node] += [0.0] * (SLOT_S // STEP_S)
@@ -91,8 +125,16 @@ def plant(nodes: int = 75, days: int = DAYS, seed: int = 0) -> Month:
             month.jobs.append(_row(number, at, state, gpus=gpus, node=node, nodes=nodes, runs=True))
             month.owners[node].append(f"{number}/{gpus}")
             month.levels[node] += [level for level, minutes, _ in KINDS[kind] for _ in range(minutes)]
-            for _, minutes, leaf in KINDS[kind]:
-                month.truth[f"allocated.{STATES[state]}.{leaf}"] += gpus * minutes * 60
+            job = Metered(
+                at,
+                kind,
+                node,
+                gpus,
+                input_wait=dice.randrange(1, 6),
+                communication=dice.randrange(1, 4),
+                mfu=dice.choice((None, dice.randrange(4, 12))),
+            )
+            _held(month, str(number), f"allocated.{STATES[state]}", job, dice.choice(sorted(SIZES)))
             if gpus < GPUS:
                 free[partition(node, nodes)].append(GPUS - gpus)
         number = _waiting(month, dice, number, at, free)
@@ -101,6 +143,22 @@ def plant(nodes: int = 75, days: int = DAYS, seed: int = 0) -> Month:
     for node, reason in ((broken, "DOWN"), (planned, "MAINT")):
         month.downs.append({"name": f"n{node}", "state": reason, "reason_changed_at": START_S + middle})
     return month
+
+
+def _held(month: Month, number: str, root: str, job: Metered, mib: int) -> None:
+    """What a job's cards did: work is divided by memory, where that is scraped, and by a Meter's steps."""
+    if job.node == METERED:
+        mib = mib or max(SIZES)
+        month.meters[number] = job
+    month.memory[number] = mib
+    for _, minutes, leaf in KINDS[job.kind]:
+        parts = [(leaf, 20)]
+        if leaf == "active.working.unknown" and mib:
+            parts = [(f"active.working.{SIZES[mib]}.unknown", 20)]
+            if job.node == METERED:
+                parts = list(job.leaves(SIZES[mib]))
+        for part, twentieths in parts:
+            month.truth[f"{root}.{part}"] += job.gpus * minutes * 3 * twentieths
 
 
 def _row(number: int, at: int, state: str, *, gpus: int, node: int, nodes: int, runs: bool) -> str:
@@ -162,7 +220,36 @@ def write(month: Month, folder: Path) -> int:
         "\n".join(("place,gpu,gpus,start,end,usd_per_gpu_hour,kind,queues", *month.paid)) + "\n"
     )
     (folder / "sinfo.json").write_text(json.dumps({"nodes": month.downs}))
+    (folder / "meter").mkdir()
+    for number, job in month.meters.items():
+        for card in range(job.gpus):
+            path = folder / "meter" / f"{number}-{card}.jsonl"
+            path.write_text("".join(f"{as_line(each)}\n" for each in _steps(month, number, job, card)))
     return sum(_write_day(month, day, folder / f"day-{day:02}.json") for day in range(month.days))
+
+
+def _steps(month: Month, number: str, job: Metered, card: int) -> Iterator[Sample]:
+    """What the Meter of one process wrote: it is there from the job's first to its last second."""
+    host, used_bytes = f"n{job.node}", month.memory[number] * 2**20
+    yield RunSample(at_s=job.at_s, pid=1, host=host, job=number, device=f"cuda:{card}")
+    at_s, step = job.at_s, 0
+    for level, minutes, _ in KINDS[job.kind]:
+        for _ in range(minutes * 60 // STEP_OF_METER_S):
+            at_s += STEP_OF_METER_S
+            if level > 0:
+                step += 1
+                rest = 20 - job.input_wait - job.communication
+                yield StepSample(
+                    at_s=at_s,
+                    step=step,
+                    step_s=STEP_OF_METER_S,
+                    data_s=STEP_OF_METER_S * job.input_wait / 20,
+                    comm_s=STEP_OF_METER_S * job.communication / 20,
+                    other_s=STEP_OF_METER_S * rest / 20,
+                    mfu=None if job.mfu is None else job.mfu / 20,
+                    peak_reserved_bytes=used_bytes,
+                )
+    yield GpuSample(at_s=at_s, index=card, memory_total_bytes=80 * 2**30, memory_used_bytes=used_bytes)
 
 
 def _write_day(month: Month, day: int, path: Path) -> int:
@@ -191,6 +278,10 @@ def _series(month: Month, day: int) -> Iterator[tuple[dict[str, str], list[str]]
             for card in range(GPUS):
                 labels = {"__name__": "DCGM_FI_PROF_SM_ACTIVE", "Hostname": f"n{node}", "gpu": str(card)}
                 if job and card < int(gpus):
-                    yield {**labels, "hpc_job": job}, texts
+                    labels["hpc_job"] = job
+                    yield labels, texts
+                    if mib := month.memory[job]:
+                        used = [f'[{at + k},"{mib}"]' for k in range(0, SLOT_S, MEMORY_STEP_S)]
+                        yield {**labels, "__name__": "DCGM_FI_DEV_FB_USED"}, used
                 else:
                     yield labels, idle

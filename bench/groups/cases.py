@@ -98,15 +98,15 @@ def _cuts() -> Iterator[tuple[str, Callable[[], Made]]]:
         yield f"Philly, window {i + 1}", lambda p=part, x=load: _philly("", 1000, p, x)  # type: ignore[misc]
     for i in range(3):
         part, load = draw.random(), draw.choice(LOADS)
-        yield f"Chronus, window {i + 1}", lambda p=part, x=load: _cut(_chronus(), 500, p, x)  # type: ignore[misc]
+        yield f"Chronus, window {i + 1}", lambda p=part, x=load: cut(chronus(), 500, p, x)  # type: ignore[misc]
     for name in ("muri_trace1", "muri_trace2"):
         part, load = draw.random(), draw.choice(LOADS)
-        yield f"Muri, {name[-6:]}", lambda n=name, p=part, x=load: _cut(_muri(n), 400, p, x)  # type: ignore[misc]
+        yield f"Muri, {name[-6:]}", lambda n=name, p=part, x=load: cut(_muri(n), 400, p, x)  # type: ignore[misc]
     yield (
         "Tiresias, 60 jobs",
         lambda: (_table("tiresias/60_job", "submit_time", "duration", "num_gpu"), "2x8"),
     )
-    yield "Acme, Kalos excerpt", lambda: _cut(_acme(), 319, 0.0, 0.95)
+    yield "Acme, Kalos excerpt", lambda: cut(_acme(), 319, 0.0, 0.95)
     for name in ("saturn/workload-1", "philly/workload-2", "newtrace/workload-1"):
         yield f"Sia, {name}", lambda n=name: (_sia(n), SIA.fleet)  # type: ignore[misc]
     for gpus in (64, 104):
@@ -114,7 +114,7 @@ def _cuts() -> Iterator[tuple[str, Callable[[], Made]]]:
         yield f"made up, {gpus} GPUs", lambda m=made, g=gpus: (read([m])[0].arrivals, f"{g // 8}x8")  # type: ignore[misc]
     for fleet in ("2x8:new+4x4:old", "1x8:new+2x8:mid+4x4:old", "3x8:new+3x8:old"):
         seed, load = draw.randrange(1000), draw.choice(LOADS)
-        yield f"deadlines on {fleet}", lambda f=fleet, s=seed, x=load: (_due(f, s, x), f)  # type: ignore[misc]
+        yield f"deadlines on {fleet}", lambda f=fleet, s=seed, x=load: (with_deadlines(f, s, x), f)  # type: ignore[misc]
 
 
 # --- where jobs come from --------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _muri(name: str) -> list[Arrival]:
     return _table(f"philly/{name}", "submit_time", "duration", "num_gpu", 1e-3)
 
 
-def _chronus() -> list[Arrival]:
+def chronus() -> list[Arrival]:
     """In minutes; `expect_time_list` is how long after its submit a job is wanted."""
     found = []
     for i, row in enumerate(_rows("philly/chronus_philly_SLO")):
@@ -216,10 +216,10 @@ def _philly_jobs() -> list[Arrival]:
 
 
 def _philly(cluster: str, jobs: int, part: float, load: float) -> Made:
-    return _cut([x for x in _philly_jobs() if cluster in ("", x.job.tenant)], jobs, part, load)
+    return cut([x for x in _philly_jobs() if cluster in ("", x.job.tenant)], jobs, part, load)
 
 
-def _cut(arrivals: Sequence[Arrival], jobs: int, part: float, load: float) -> Made:
+def cut(arrivals: Sequence[Arrival], jobs: int, part: float, load: float) -> Made:
     """So many in a row, from `part` of the way on, and nodes of eight of which they ask for `load`."""
     first = int(part * (len(arrivals) - jobs))
     some = _from_start(arrivals[first : first + jobs])
@@ -247,7 +247,7 @@ def _asked(arrivals: Sequence[Arrival]) -> float:
     return sum(each.work_s * each.job.gpus for each in arrivals) / span_s
 
 
-def _due(fleet: str, seed: int, load: float) -> list[Arrival]:
+def with_deadlines(fleet: str, seed: int, load: float) -> list[Arrival]:
     """200 jobs of Philly's shape, half of them with a deadline."""
     dice = Random(seed)
     gpus = sum(node.gpus for node in parse_fleet(fleet))

@@ -8,8 +8,6 @@ Wall seconds, since the bars are about waiting. Every figure is of the run that 
 from __future__ import annotations
 
 import os
-import random
-import resource
 import statistics
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from typing import NamedTuple
 from bench.document import markdown
 from bench.measure import Benchmark, body
 from bench.slurm_kills import survive
+from bench.slurm_scale import away, many
 from brimful.adapters.engines.slurm.commands import Commands
 from brimful.adapters.engines.slurm.engine import SlurmEngine
 from brimful.adapters.engines.slurm.options import SlurmOptions
@@ -48,13 +47,13 @@ class Figure(NamedTuple):
 
 def benchmarks() -> Iterator[Benchmark]:
     """What a look costs beyond `squeue` itself, which the table below times with it."""
-    line = "|RUNNING|n-1|gres:gpu:a100:1|None|brimful:here:job-1.1"
-    ours = "\n".join(f"{job}{line}" for job in range(1_000))
+    line = "RUNNING|n-1|gres:gpu:a100:1|0|None|brimful:here:job-1.1"
+    ours = "\n".join(f"{job}|{job}|{line}" for job in range(1_000))
     yield Benchmark(
         name="read squeue's 1,000 lines, all of them ours",
         subject=body(lambda: list(jobs_from(ours, prefix="brimful:"))),
         peer_name="split them",
-        peer=body(lambda: [line.split("|", 5) for line in ours.splitlines()]),
+        peer=body(lambda: [line.split("|", 7) for line in ours.splitlines()]),
     )
 
 
@@ -62,7 +61,7 @@ def tables() -> dict[str, str]:
     if lacks := is_missing():
         print(f"the Slurm figures were not measured: {lacks} is missing", file=sys.stderr)
         return {}
-    found = [*_on_four_nodes(), *_with_kills(), *_on_many_nodes()]
+    found = [*_on_four_nodes(), *_with_kills(), *_at_scale()]
     rows = [[each.what, each.found, each.bar + ("" if each.is_met else " missed")] for each in found]
     return {"slurm": markdown(["Slurm 22.05, fake GPUs, one machine", "measured", "bar"], rows)}
 
@@ -204,39 +203,19 @@ def _with_kills() -> Iterator[Figure]:
         print(each, file=sys.stderr)
 
 
-NODES, LEASES, LOOKS = 200, 2000, 30
+NODES, LEASES = 200, 2000
 
 
-def _on_many_nodes() -> Iterator[Figure]:
-    """Two thousand leases whose jobs Slurm holds back: nothing runs, everything is looked at."""
-    began = time.monotonic()
-    with a_bench(("n-", NODES, "a100", 10), JobCompType="jobcomp/none") as bench:
-        yield _seconds(f"start of {NODES} nodes", time.monotonic() - began, None)
-        names = [node.node for node in bench.engine.nodes()]
-        dice = random.Random(1)
-        bench.cluster.run("scontrol", "update", "partitionname=low", "state=DOWN")
-        orders = bench.orders([((dice.choice(names), (0,)),) for _ in range(LEASES)])
-        failed = bench.engine.start(orders)
-        assert not failed, next(iter(failed.values()))
-        leases = [each.lease for each in orders]
-        bench.engine._options = SlurmOptions(partition="low", pending_s=1 << 20)
-        times, used_s, began = [], _cpu_s(), time.monotonic()
-        for _ in range(LOOKS):
-            at = time.monotonic()
-            bench.engine.nodes()
-            bench.engine.observe(leases)
-            times.append(time.monotonic() - at)
-            time.sleep(max(0.0, 1.0 - times[-1]))
-        share = (_cpu_s() - used_s) / (time.monotonic() - began)
-        name = f"{LEASES} leases on {NODES} nodes, a look each second"
-        yield _seconds(f"{name}: look, median", statistics.median(times), None)
-        yield Figure(f"{name}: share of a core, with Slurm's commands", f"{share:.0%}", "≤ 30%", share <= 0.3)
-
-
-def _cpu_s() -> float:
-    """Ours and that of the commands we have run."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in both)
+def _at_scale() -> Iterator[Figure]:
+    """Real batch jobs under the real loop; see slurm_scale.py for what is played."""
+    gone = dict(away())
+    yield _seconds("slurmctld away for 20 s: longest tick", gone["longest_tick_s"], 0.1)
+    yield Figure("and leases declared lost", f"{gone['ended']:.0f}", "0", is_met=not gone["ended"])
+    found, name = dict(many(NODES, LEASES)), f"{LEASES} leases running on {NODES} nodes"
+    yield _seconds(f"{name}: tick p99", found["tick_p99_s"], 0.25)
+    share = found["worker_share"]
+    yield Figure(f"{name}: site worker, share of a core", f"{share:.0%}", "≤ 30%", share <= 0.3)
+    yield Figure(f"{name}: leases that ended", f"{found['ended']:.0f}", "0", is_met=not found["ended"])
 
 
 def _seconds(what: str, found_s: float, bar_s: float | None) -> Figure:

@@ -12,12 +12,16 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
+from math import exp
 from multiprocessing import get_context
+from random import Random
 from typing import Any
 
 from bench.document import markdown
 from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
 from brimful.fleet.metrics import measure, percentile
+from brimful.fleet.node import Node
 from brimful.fleet.state import Fleet
 from brimful.scheduler import loop
 from brimful.scheduler.decide import decide
@@ -25,15 +29,19 @@ from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.traces.read import read
-from brimful.sim.world import rehearse
+from brimful.sim.world import Arrival, rehearse
 
 TITLE = "Fleets of every size"
-TABLES = ("fleet-scale", "fleet-decide")
+TABLES = ("fleet-scale", "fleet-mixed", "fleet-decide")
 PLOT = ROOT / "docs" / "images" / "cost-per-event.svg"
 JOBS_PER_GPU = 10  # the same at every size, so that only the size differs
 SIZES = (1_000, 10_000, 100_000)  # GPUs, eight a node
 RUNS = ("fifo", "brim")
 LOAD = 2.0  # more is asked for than there is, so that a queue forms
+MIXED = ((2_000, 96), (5_000, 288))  # jobs, GPUs of three types
+RUSH = 10.0  # times what a mixed fleet could take if all its GPUs were of the fastest type
+SPEEDS = (("new", 1.0), ("mid", 0.6), ("old", 0.35))
+KINDS = 24  # of jobs: each has its own speeds
 WAITING = 5_000
 DECISIONS = 5_000
 
@@ -52,12 +60,18 @@ def benchmarks() -> Iterator[Benchmark]:
 def tables() -> dict[str, str]:
     runs = [_alone(_run, gpus, policy) for gpus in SIZES for policy in RUNS]
     PLOT.write_text(_plot(runs), encoding="utf-8")
-    return {"fleet-scale": _scale(runs), "fleet-decide": _decisions(_alone(_decide, 10_000, "brim"))}
+    mixed = [_alone(_run_mixed, *each, policy) for each in MIXED for policy in ("las-aware", "brim")]
+    decisions = [_alone(_decide, 10_000, "brim", mixed) for mixed in (False, True)]
+    return {
+        "fleet-scale": _scale(runs),
+        "fleet-mixed": _mixed_table(mixed),
+        "fleet-decide": _decisions(decisions),
+    }
 
 
-def _alone(function: Any, gpus: int, policy: str) -> dict[str, Any]:  # noqa: ANN401 - _run or _decide
+def _alone(function: Any, *given: Any) -> dict[str, Any]:  # noqa: ANN401 - any of those below
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        found: dict[str, Any] = pool.submit(function, gpus, policy).result()
+        found: dict[str, Any] = pool.submit(function, *given).result()
         return found
 
 
@@ -80,6 +94,37 @@ def _run(gpus: int, policy: str) -> dict[str, Any]:
         "peak_gib": peak_kib / 2**20,
         "mean_jct_h": (found.mean_jct_s or 0.0) / 3600,
     }
+
+
+def _mixed(jobs: int, gpus: int, load: float) -> tuple[list[Arrival], list[Node]]:
+    """The same jobs, each as fast on three GPU types as one of a few kinds; a third of the fleet of each."""
+    dice = Random(jobs)
+    kinds = [
+        tuple((gpu, min(1.0, speed * exp(dice.uniform(-0.5, 0.5)))) for gpu, speed in SPEEDS)
+        for _ in range(KINDS)
+    ]
+    made = read([f"synthetic:philly?jobs={jobs}&gpus={gpus}&load={load}"])[0].arrivals
+    arrivals = [
+        replace(each, job=replace(each.job, rates=dice.choice(kinds), gpus=min(each.job.gpus, 32)))
+        for each in made
+    ]
+    return arrivals, parse_fleet("+".join(f"{gpus // 24}x8:{gpu}" for gpu, _ in SPEEDS))
+
+
+def _run_mixed(jobs: int, gpus: int, policy: str) -> dict[str, Any]:
+    arrivals, nodes = _mixed(jobs, gpus, RUSH)
+    began = time.process_time()
+    outcome = rehearse(arrivals, nodes, POLICIES[policy])
+    cpu_s = time.process_time() - began
+    found = measure(outcome.fleet, now_s=outcome.end_s)
+    stops = sum(state.preemptions for state in outcome.fleet.jobs.values())
+    hours = [(each or 0.0) / 3600 for each in (found.mean_jct_s, found.p99_jct_s)]
+    return {"row": [f"{found.finished:,}", f"{gpus}", policy], "figures": [*hours, stops / jobs, cpu_s]}
+
+
+def _mixed_table(runs: Sequence[dict[str, Any]]) -> str:
+    header = ["jobs", "GPUs of three types", "policy", "mean JCT, h", "p99 JCT, h", "stops a job", "CPU s"]
+    return markdown(header, [[*run["row"], *[f"{each:.1f}" for each in run["figures"]]] for run in runs])
 
 
 def _scale(runs: Sequence[dict[str, Any]]) -> str:
@@ -108,9 +153,13 @@ class _Enough(Exception):
     """Enough decisions were timed."""
 
 
-def _decide(gpus: int, policy: str) -> dict[str, Any]:
+def _decide(gpus: int, policy: str, mixed: bool) -> dict[str, Any]:
     """Decisions of the production loop while so many jobs wait, reviews among them."""
-    arrivals = read([f"synthetic:philly?jobs={gpus * 6}&gpus={gpus}&load=30"])[0].arrivals
+    if mixed:
+        arrivals, nodes = _mixed(gpus * 6, gpus, 30.0)
+    else:
+        arrivals = read([f"synthetic:philly?jobs={gpus * 6}&gpus={gpus}&load=30"])[0].arrivals
+        nodes = parse_fleet(f"{gpus // 8}x8")
     spent_s, waiting = list[float](), list[int]()
 
     def timed(fleet: Fleet, *given: Any, **more: Any) -> Plan:  # noqa: ANN401 - as decide has them
@@ -126,18 +175,20 @@ def _decide(gpus: int, policy: str) -> dict[str, Any]:
 
     vars(loop)["decide"] = timed  # this process is for nothing else
     with suppress(_Enough):
-        rehearse(arrivals, parse_fleet(f"{gpus // 8}x8"), POLICIES[policy])
-    return {"gpus": gpus, "policy": policy, "spent_s": spent_s, "waiting": (min(waiting), max(waiting))}
+        rehearse(arrivals, nodes, POLICIES[policy])
+    types = len({node.gpu for node in nodes})
+    waits = f"{min(waiting):,} to {max(waiting):,}"
+    return {"row": [f"{gpus:,}", f"{types}", waits, policy], "spent_s": spent_s}
 
 
-def _decisions(found: dict[str, Any]) -> str:
-    ms = [1000 * each for each in found["spent_s"]]
-    header = ["GPUs", "waiting jobs", "policy", "decisions", "p50, ms", "p99, ms", "longest, ms"]
-    low, high = found["waiting"]
-    figures = [f"{percentile(ms, 50):.2f}", f"{percentile(ms, 99):.2f}", f"{max(ms):.2f}"]
-    return markdown(
-        header, [[f"{found['gpus']:,}", f"{low:,} to {high:,}", found["policy"], f"{len(ms)}", *figures]]
-    )
+def _decisions(found: Sequence[dict[str, Any]]) -> str:
+    header = ["GPUs", "types", "waiting jobs", "policy", "decisions", "p50, ms", "p99, ms", "longest, ms"]
+    rows = []
+    for each in found:
+        ms = [1000 * spent for spent in each["spent_s"]]
+        figures = [f"{figure:.2f}" for figure in (percentile(ms, 50), percentile(ms, 99), max(ms))]
+        rows.append([*each["row"], f"{len(ms)}", *figures])
+    return markdown(header, rows)
 
 
 def _plot(runs: Sequence[dict[str, Any]]) -> str:

@@ -104,7 +104,7 @@ def _both(folder: Path) -> Iterator[Servers]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
     up = [sys.executable, "-m", "brimful.cli.main", "up", "--data", str(folder / "data"), "--port", str(ours)]
     started = [
-        subprocess.Popen([*up, "--slots", "8"], env=env, cwd=ROOT, **_quiet()),
+        subprocess.Popen([*up, "--slots", "8", "--max-queued", "1000000"], env=env, cwd=ROOT, **_quiet()),
         subprocess.Popen(
             [sys.executable, "-m", "bench.bare", str(folder / "bare.db"), str(bare)], cwd=ROOT, **_quiet()
         ),

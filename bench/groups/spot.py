@@ -33,6 +33,9 @@ def benchmarks() -> Iterator[Benchmark]:
     )
 
 
+_SUMS = ("without", "with_it", "raw", "billed", "revenue", "cleared", "gangs", "late", "waits", "usual")
+
+
 @dataclass(slots=True)
 class _Row:
     without: int = 0  # preemptions, without the bonus
@@ -40,6 +43,8 @@ class _Row:
     fill: float = 0.0  # how much more of the pool is used with it
     raw: int = 0  # moves of the price by more than a tenth
     billed: int = 0
+    revenue: float = 0.0  # as billed, and as cleared
+    cleared: float = 0.0
     gangs: int = 0
     late: int = 0
     waits: float = 0.0  # of single GPUs beside the gang, and without it
@@ -57,7 +62,18 @@ def tables() -> dict[str, str]:
         _billed(row, spread)
         _gang(row, spread)
         rows.append((f"{spread:g}", *_cells(row)))
-        for name in ("without", "with_it", "raw", "billed", "gangs", "late", "waits", "usual"):
+        for name in (
+            "without",
+            "with_it",
+            "raw",
+            "billed",
+            "revenue",
+            "cleared",
+            "gangs",
+            "late",
+            "waits",
+            "usual",
+        ):
             setattr(total, name, getattr(total, name) + getattr(row, name))
         total.worst = max(total.worst, row.worst)
         total.fill = max(total.fill, row.fill, key=abs)
@@ -69,6 +85,7 @@ def tables() -> dict[str, str]:
         "fill",
         "price moves",
         "billed",
+        "billed / cleared",
         "gangs late",
         "singles wait",
         "worst",
@@ -84,6 +101,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
         f"{row.fill:+.1%}",
         str(row.raw),
         str(row.billed),
+        f"{row.revenue / max(1.0, row.cleared):.2f}",
         f"{row.late} of {row.gangs}",
         f"{row.waits / max(1.0, row.usual):.2f}x",
         f"{row.worst:.2f}x",
@@ -106,6 +124,8 @@ def _billed(row: _Row, spread: float) -> None:
         turns = a_day(200, spread=spread, floor=floor, load=load, ticks=360).turns[120:]
         row.raw += moves([each.cleared.price for each in turns])
         row.billed += moves([each.billed for each in turns])
+        row.revenue += sum(each.billed * each.state.used for each in turns)
+        row.cleared += sum(each.cleared.price * each.state.used for each in turns)
 
 
 def _gang(row: _Row, spread: float) -> None:

@@ -102,7 +102,7 @@ def play(how: How, loads: Sequence[float], hourly: Sequence[Sequence[float]]) ->
         if how == "nothing":
             run.start(t, new, new.work, price)
         elif how == "day ahead":
-            _book(run, t, expected=expected, booked=booked, quoted=quoted)
+            _book(run, t, expected=[load, *expected[1:]], booked=booked, quoted=quoted)
         else:
             _look(run, t, [price] if how == "while full" else quoted)
         run.waiting = [each for each in run.waiting if each.work > 1e-9]
@@ -112,7 +112,7 @@ def play(how: How, loads: Sequence[float], hourly: Sequence[Sequence[float]]) ->
 
 
 def _book(run: Run, t: int, *, expected: Sequence[float], booked: list[float], quoted: Sequence[int]) -> None:
-    """At once, by what was expected at midnight, for good."""
+    """At once and for good, by the load of this hour and what was expected at midnight of the others."""
     new = run.waiting[-1]
     part = new.work / PARTS
     for _ in range(PARTS):

@@ -1,0 +1,232 @@
+"""The console with 20,000 jobs, 2,000 of them active: what an update costs, and submits beside 50 tabs.
+
+    make bench ARGS=console       about two minutes
+
+Server time is CPU of the server's process. An update is measured cold (nobody has asked since the fleet last
+changed), as a tab whose viewer sees what nobody else does; those who see the same share one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.document import markdown
+from bench.groups.plane import Still
+from bench.groups.server import BODY, free_port, wait_for
+from bench.measure import ROOT, Benchmark
+from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseGranted, LeaseStarted, NodeJoined
+from brimful.fleet.job import Job
+from brimful.fleet.node import Node
+
+TITLE = "Console"
+TABLES = ("console",)
+JOBS, RUNNING, NODES = 20_000, 1_000, 125
+PIECE = 5_000  # events in one transaction
+TABS, EVERY_S, SECONDS = 50, 2.0, 20.0
+PAGES = ("/console/live", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate")
+ROUNDS = 5
+UPDATE_MS, UPDATE_BYTES, P99_MS = 15.0, 20_000, 100.0
+
+
+def benchmarks() -> Iterator[Benchmark]:
+    yield from ()
+
+
+def tables() -> dict[str, str]:
+    with tempfile.TemporaryDirectory(prefix="brimful-bench-") as folder:
+        updates = _part(folder, "updates")
+        rows = [
+            [
+                f"update of {path}: CPU of the first, and of the slowest after it",
+                f"{each['first_ms']:.1f} ms, {each['slowest_ms']:.1f} ms, {each['bytes']:,} bytes",
+                f"≤ {UPDATE_MS:g} ms, ≤ {UPDATE_BYTES:,} bytes",
+            ]
+            for path, each in updates.items()
+        ]
+        rows += _beside(Path(folder))
+    rows.append(["other work meanwhile: load of the machine's cores", f"{os.getloadavg()[0]:.1f}", ""])
+    return {"console": markdown(["What", "Measured", "Bar"], rows)}
+
+
+def _part(folder: str, name: str) -> Any:  # noqa: ANN401 - JSON
+    command = [sys.executable, "-m", "bench.groups.console", name, folder]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _beside(folder: Path) -> list[list[str]]:
+    """Submits one after the other, without tabs and then beside them."""
+    port = free_port()
+    command = [sys.executable, "-m", "bench.groups.console", "serve", str(folder), str(port)]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        tokens = json.loads(server.stdout.readline())
+        wait_for(port)
+        url, rows = f"http://127.0.0.1:{port}", []
+        alone, cpu_s = _submits(url, tokens[0], server.pid)
+        rows.append(["submit, no tab open: p99", f"{alone['p99_ms']:.0f} ms", ""])
+        tabs: list[dict[str, Any]] = []
+        watch = [
+            threading.Thread(
+                target=lambda p=path, t=token: tabs.append(_load(url + p, t, TABS // 10, EVERY_S))
+            )
+            for token in tokens
+            for path in ("/console/live", "/jobs?live=1")
+        ]
+        for each in watch:
+            each.start()
+        beside, busy_s = _submits(url, tokens[0], server.pid)
+        for each in watch:
+            each.join()
+        asked = sum(each["requests"] for each in tabs)
+        slowest = max(each["p99_ms"] for each in tabs)
+        rows += [
+            [f"submit beside {TABS} tabs: p99", f"{beside['p99_ms']:.0f} ms", f"≤ {P99_MS:g} ms"],
+            [f"an update of these {TABS} tabs: p99", f"{slowest:.0f} ms", ""],
+            [f"CPU of the server, no tab open, {alone['requests']} submits", f"{cpu_s:.1f} s", ""],
+            [f"the same, {TABS} tabs, {beside['requests']} submits, {asked} updates", f"{busy_s:.1f} s", ""],
+        ]
+    finally:
+        server.kill()
+        server.wait()
+    return rows
+
+
+def _submits(url: str, token: str, pid: int) -> tuple[dict[str, Any], float]:
+    began = _cpu_s(pid)
+    seen = _load(f"{url}/v1/jobs", token, 1, 0.02, body=BODY)
+    return seen, _cpu_s(pid) - began
+
+
+def _load(url: str, token: str, connections: int, every_s: float, *, body: str = "") -> dict[str, Any]:
+    words = [
+        sys.executable,
+        "-m",
+        "bench.load",
+        url,
+        str(SECONDS),
+        str(connections),
+        token,
+        body,
+        str(every_s),
+    ]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    seen: dict[str, Any] = json.loads(done.stdout)
+    assert not seen["bad"], seen["first_bad"]
+    return seen
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def crowd(now_s: int) -> Iterator[Event]:
+    """So many jobs over, 1,000 that run on as many GPUs, 1,000 that wait for them; each with a budget."""
+    for node in _nodes():
+        yield NodeJoined.of(node, at_s=now_s)
+    for i in range(1, JOBS + 1):
+        name, gpu = f"job-{i}", i % (8 * NODES)
+        given: dict[str, Any] = {"tenant": f"team-{i % 20}", "name": f"train a model, take {i}"}
+        job = Job(job=name, gpus=1, command=("python", "train.py"), budget_microusd=10_000_000, **given)
+        yield JobSubmitted(at_s=now_s, job=job)
+        if i > JOBS - RUNNING:
+            continue
+        where: dict[str, Any] = {"node": f"node-{gpu // 8}", "gpus": (gpu % 8,)}
+        yield LeaseGranted(at_s=now_s, lease=f"{name}.1", job=name, microusd_per_gpu_hour=2_000_000, **where)
+        yield LeaseStarted(at_s=now_s, lease=f"{name}.1")
+        if i <= JOBS - 2 * RUNNING:
+            yield LeaseEnded(at_s=now_s, lease=f"{name}.1", exit_code=0)
+
+
+def _nodes() -> list[Node]:
+    given: dict[str, Any] = {"site": "here", "gpu": "h100-sxm-80gb", "gpus": 8, "declared": True}
+    return [Node(node=f"node-{i}", microusd_per_gpu_hour=2_000_000, **given) for i in range(NODES)]
+
+
+def _served(folder: Path, name: str) -> tuple[Any, Any, Any]:
+    """A service on a log of so many jobs, its access and its application."""
+    from brimful.adapters.identity.store import AccessStore
+    from brimful.adapters.stores.leader import Leadership
+    from brimful.adapters.stores.sql import SqlStore
+    from brimful.scheduler.rules import Rules
+    from brimful.server.app import make_app
+    from brimful.server.auth import Access
+    from brimful.server.console.templating import warm_up
+    from brimful.server.service.service import Service
+
+    store, now_s = SqlStore(f"sqlite:///{folder / name}.db"), int(time.time()) - 60
+    events, seq = list(crowd(now_s)), 0
+    while batch := events[seq : seq + PIECE]:
+        assert store.append(batch, after=seq)
+        seq += len(batch)
+    engine = Still(_nodes())
+    service = Service(store, [engine], Rules(), leadership=Leadership(store), max_queued=1_000_000)
+    service.start()
+    access = Access(AccessStore(store))
+    warm_up()
+    gc.collect()
+    gc.freeze()  # as the server does once it is up
+    return service, access, make_app(service, access)
+
+
+def measure_updates(folder: Path) -> dict[str, dict[str, float]]:
+    """CPU of each page's live part as its handler makes it, one second of the log later each time."""
+    from starlette.testclient import TestClient
+
+    service, access, app = _served(folder, "updates")
+    http = TestClient(app, base_url="http://127.0.0.1")
+    token, _ = access.issue(name="op", tenant="*", role="operator")
+    http.headers.update({"authorization": f"Bearer {token}"})
+    service.stop()  # the loop's CPU is not a page's
+    http.get("/console/console.css")
+    idle = min(_spent(http, "/console/icon.svg")[0] for _ in range(20))  # the client's own, and the way in
+    found: dict[str, dict[str, float]] = {}
+    for path in PAGES:
+        asked = path if path.endswith("live") else f"{path}?live=1"
+        spent, size = [], 0
+        for _ in range(ROUNDS):
+            time.sleep(1.1)  # the next second: nobody else has asked for that
+            took, size = _spent(http, asked)
+            spent.append(max(0.0, took - idle))
+        found[path] = {"first_ms": spent[0], "slowest_ms": max(spent[1:]), "bytes": size}
+    return found
+
+
+def _spent(http: Any, path: str) -> tuple[float, int]:  # noqa: ANN401 - a client of tests
+    began = time.process_time()
+    answer = http.get(path, headers={"accept-encoding": "gzip"})
+    took = 1e3 * (time.process_time() - began)
+    assert answer.status_code == 200, answer.text
+    return took, int(answer.headers["content-length"])
+
+
+def serve(folder: Path, port: int) -> None:
+    """The same behind a real web server; tells its tokens of five people with one team each but the first."""
+    import uvicorn
+
+    _, access, app = _served(folder, "serve")
+    people = [("op", "*", "operator")] + [(f"p{i}", f"team-{i}", "admin") for i in range(1, 5)]
+    tokens = [access.issue(name=name, tenant=team, role=role)[0] for name, team, role in people]
+    print(json.dumps(tokens), flush=True)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        print(json.dumps(measure_updates(Path(sys.argv[2]))))
+        sys.stdout.flush()
+        os._exit(0)  # threads of a service that was only started

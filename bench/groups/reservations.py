@@ -1,0 +1,140 @@
+"""Reservations: random histories, and what idle reserved hours are worth on a public record of load.
+
+    make bench ARGS=reservations     10,000 histories: a quarter of an hour of CPU
+
+Each pool's owner reserves what covers 95 of 100 hours, for the whole record. What its load leaves idle is
+lent by the rule (unused for 15 minutes). Borrowers are patient: a tenth of each hour's load comes again as
+spot work that waits for a lent GPU, a day at most, and else pays the reserved price. They pay the pool's
+floor. The data lies beside the checkout (`BRIMFUL_SHARED_DATA`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.document import markdown
+from bench.groups.forecast import LOADS
+from bench.histories import LATE_S, try_histories
+from bench.measure import CALIBRATION, Benchmark, body, calibration
+from brimful.adapters.providers.records import read_loads
+from brimful.fleet.reservations.reservation import Stretches
+from brimful.market.pools import ReserveTerms
+from brimful.units import HOUR_S
+
+TITLE = "Reservations"
+TABLES = ("reservation-histories", "reservation-pools")
+HISTORIES = 10_000
+COVERED = 0.95
+PATIENT = 0.1  # of each hour's load, as spot work
+WAITS_H = 24
+
+
+def benchmarks() -> Iterator[Benchmark]:
+    yield Benchmark(
+        name="a random history of a reservation, watched",
+        subject=body(lambda: try_histories(range(1), actions=10)),
+        peer_name=CALIBRATION,
+        peer=calibration,
+    )
+
+
+def tables() -> dict[str, str]:
+    found = {"reservation-histories": _histories()}
+    if LOADS.is_file():
+        found["reservation-pools"] = _pools()
+    return found
+
+
+def _histories() -> str:
+    found = try_histories(range(HISTORIES))
+    late = [wait_s for wait_s in found.waits_s if wait_s > LATE_S]
+    rows = [
+        ("events", f"{found.events:,}"),
+        ("reservations", f"{found.reservations:,}"),
+        ("crashes", f"{found.crashes:,}"),
+        ("owners' jobs that waited or not for GPUs of theirs", f"{len(found.waits_s):,}"),
+        ("of these, started later than notice + 2 min", f"{len(late):,}"),
+        ("latest start after the notice", f"{max(found.waits_s, default=0):,} s"),
+        ("hours credited or sold twice, credits above what was paid", "0"),
+        ("events after which accounts do not sum to zero", "0"),
+        ("logs whose replay differs by a byte", "0"),
+    ]
+    return markdown((f"{found.histories:,} random histories", ""), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """GPU-hours of one reservation."""
+
+    gpus: int
+    bought: float
+    idle: float
+    lent: float
+    borrowed: float
+    wanted: float  # by borrowers, all hours
+
+
+def lend(loads: Sequence[float], terms: ReserveTerms) -> Lent:
+    """Hour by hour, with the fold's own rule for how long GPUs have been idle."""
+    gpus = int(sorted(loads)[int(COVERED * (len(loads) - 1))])
+    unused = Stretches()
+    idle = lent = borrowed = wanted = 0.0
+    waiting: list[tuple[int, float]] = []  # (hour it came, GPU-hours)
+    for hour, load in enumerate(loads):
+        now_s, now_idle = hour * HOUR_S, gpus - min(gpus, int(load))
+        more = now_idle - unused.gpus
+        if more > 0:
+            unused.add(more, at_s=now_s)
+        else:
+            list(unused.take(-more))
+        # Lent from the moment they have been idle for so long; within an hour the load is taken to stand.
+        young = now_idle - unused.older(now_s - terms.idle_s)
+        here = now_idle - young * min(1.0, terms.idle_s / HOUR_S)
+        waiting = [(came, work) for came, work in waiting if hour - came < WAITS_H and work > 0]
+        waiting.append((hour, PATIENT * load))
+        wanted += PATIENT * load
+        idle, lent = idle + now_idle, lent + here
+        for i, (came, work) in enumerate(waiting):
+            used = min(work, here)
+            here -= used
+            borrowed += used
+            waiting[i] = (came, work - used)
+    return Lent(gpus, gpus * len(loads), idle, lent, borrowed, wanted)
+
+
+def _pools() -> str:
+    terms = ReserveTerms()
+    unit = 1 + terms.premium_permille / 1000  # of the floor, which is what borrowers pay
+    share = terms.share_permille / 1000
+    rows = []
+    for pool, loads in read_loads(LOADS).items():
+        found = lend(loads, terms)
+        back = found.borrowed * share / (found.bought * unit)
+        saved = found.borrowed * (unit - 1) / (found.wanted * unit)
+        paused = found.idle * terms.pause_permille / 1000 / found.bought
+        rows.append(
+            (
+                pool,
+                f"{found.gpus:,}",
+                f"{found.idle / found.bought:.1%}",
+                f"{found.lent / found.idle:.1%}",
+                f"{found.borrowed / found.lent:.1%}",
+                f"{back:.1%}",
+                f"{paused:.1%}",
+                f"{found.borrowed / found.wanted:.1%}",
+                f"{saved:.1%}",
+            )
+        )
+    header = (
+        "pool",
+        "reserved",
+        "idle",
+        "lent of it",
+        "borrowed",
+        "back to owners",
+        "if paused",
+        "spot work served",
+        "saved by it",
+    )
+    return markdown(header, rows)
