@@ -8,7 +8,7 @@ export PYTHON
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines check bench oracle docs generate lock clean distclean
+.PHONY: help run test test-engines test-kubernetes test-release check bench oracle docs generate lock clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -18,18 +18,23 @@ run:  ## start brimful here: API, console and scheduler, on loopback
 	@tools/setup.sh run
 	@exec $(BIN)/brimful up $(ARGS)
 
-# A private Slurm cluster for each file of the engines' tests, one after another: two at once, or one that faults were made
-# in, disturb the next. 5: all tests of a file are for `make test-engines`.
 test:  ## all tests
 	@tools/setup.sh test
 	@tools/setup.sh system
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(or $(ARGS),--ignore tests/engines)
-	$(if $(ARGS),,@for file in tests/engines/test_*.py; do $(BIN)/python -m pytest -q $$file || [ $$? = 5 ] || exit 1; done)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-engines:  ## the tests that start Ray and an S3 server, and the journey over three sites
 	@tools/setup.sh engines
 	@tools/setup.sh system
 	$(BIN)/python -m pytest -q -m engines $(ARGS)
+
+test-kubernetes:  ## the Kubernetes engine against a real API server and scheduler, built from source the first time
+	@tools/setup.sh kubernetes
+	$(BIN)/python -m pytest -q -m kubernetes $(ARGS)
+
+test-release:  ## the wheel on Debian 13 with Python 3.13, in a system that debootstrap makes; as root
+	@tools/setup.sh test
+	$(BIN)/python -m pytest -q -m release $(ARGS)
 
 check:  ## lint, types, layers and tidiness: under a minute
 	@tools/setup.sh dev
@@ -51,7 +56,9 @@ oracle:  ## trace the configs of tests/accuracy/oracle.csv that have no numbers 
 docs:  ## the documentation, into build/docs
 	@tools/setup.sh dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
-	@echo "open build/docs/index.html"
+	@$(BIN)/python -m tools.try_page build/docs/try || [ "$$CI" != true ]
+	@echo "open build/docs/index.html; the page that runs in the browser needs a server:"
+	@echo "  python3 -m http.server --bind 127.0.0.1 --directory build/docs"
 
 generate:  ## write generated reference pages and transcripts again
 	@tools/setup.sh dev

@@ -42,3 +42,11 @@ def test_what_a_running_job_imports_is_there() -> None:
     assert {name for name in OF_JOB if not hasattr(job, name)} == set()
     assert {name for name in OF_RUN if not hasattr(job.Run, name)} == set()
     assert {"folder", "step", "at_s", "files"} <= {each.name for each in fields(job.Checkpoint)}
+
+
+def test_without_pytorch_the_meter_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; from brimful import Meter"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: brimful.Meter needs PyTorch, which this Python does not have: pip install torch"
+    )

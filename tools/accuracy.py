@@ -279,6 +279,11 @@ def constants_table() -> str:
             "3",
             "reserved memory of runs scored here (titan, fsdpq, user)",
         ],
+        [
+            f"memory: cache of varying lengths ({overhead.VARYING_CACHE_FRAC[1]:.0%})",
+            "1",
+            "traces alone: replays of drawn lengths",
+        ],
         ["memory: CUDA context", "3", "measurements of the context alone, three cards"],
     ]
     return "\n".join(

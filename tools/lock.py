@@ -12,17 +12,19 @@ HEADER = """\
 # The exact versions brimful was tested with; make installs under these constraints.
 # To refresh, with the oldest Python we support (Debian 12 has 3.11.2, and some packages ask for more):
 #   make distclean && : >constraints.txt && make test PYTHON=/usr/bin/python3.11 && make lock
-# PyTorch is left out: pyproject.toml pins it.
+# torch: the release that tests trace with. The index chooses its build, for CPUs alone or for CUDA.
 """
-# torch is pinned in pyproject.toml; the accelerator packages it pulls differ from machine to machine.
-LEFT_OUT = re.compile(r"(brimful|torch|triton|nvidia-(?!ml-py).*|cuda-.*)==", re.IGNORECASE)
+# The accelerator packages that torch pulls differ from machine to machine, and so does its own build.
+LEFT_OUT = re.compile(r"(brimful|triton|nvidia-(?!ml-py).*|cuda-.*)==", re.IGNORECASE)
 
 
 def main() -> int:
     command = [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--disable-pip-version-check"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     pins = [
-        line for line in lines if re.fullmatch(r"[A-Za-z0-9._-]+==\S+", line) and not LEFT_OUT.match(line)
+        line.partition("+")[0] if line.startswith("torch==") else line
+        for line in lines
+        if re.fullmatch(r"[A-Za-z0-9._-]+==\S+", line) and not LEFT_OUT.match(line)
     ]
     (ROOT / "constraints.txt").write_text(HEADER + "\n".join(pins) + "\n", encoding="utf-8")
     print(f"constraints.txt: {len(pins)} versions")

@@ -28,16 +28,18 @@ LIMITS: dict[str, tuple[float, float]] = {
     "eager_bytes": (80, 500),
     "compiled_bytes": (40, 250),
     "python_norm_bytes": (20, 800),
+    "fused_norm_frac": (0.1, 1.0),
     "autocast_bytes": (5, 300),
     "lora_bytes": (2, 150),
     "geforce_clock": (1.0, 1.12),
     "amd_frac": (0.5, 1.0),
-    "ada_bandwidth": (1.0, 2.5),
+    "cached_bandwidth": (1.0, 2.5),
     "launch_s": (4e-6, 2e-5),
     "node_link_frac": (0.1, 0.45),
     "pcie_bytes_per_s": (1e9, 1e10),
     "network_bytes_per_s": (8e9, 5e10),
     "hidden_frac": (0.5, 1.0),
+    "collective_s": (5e-5, 5e-4),
 }
 START = Rates(**{name: math.sqrt(low * high) for name, (low, high) in LIMITS.items()})
 FAR_OFF = math.log(2)

@@ -5,7 +5,8 @@
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
 #   tools/setup.sh engines  test, Ray, and an S3 server: what `make test-engines` needs
-#   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool, systemd-analyze, Slurm)
+#   tools/setup.sh kubernetes  test, and an API server and a scheduler built from source (10 to 15 minutes, once)
+#   tools/setup.sh system   what the tests need beyond Python (Chromium, Pyodide, promtool, systemd-analyze, Slurm, zsh, fish)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
 # The set is current while its stamp holds the checksum of pyproject.toml and constraints.txt, so a second
@@ -139,8 +140,12 @@ install_systemd() {
 
 # Debian's packages start nothing by themselves here: the tests start a cluster of their own, on loopback.
 install_slurm() {
-    if PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null && PATH=$PATH:/usr/sbin command -v munged >/dev/null; then return; fi
-    packages="slurmctld slurmd slurm-client munge"
+    missing=
+    for program in slurmctld munged sshd; do
+        PATH=$PATH:/usr/sbin command -v $program >/dev/null || missing=yes
+    done
+    if [ -z "$missing" ]; then return; fi
+    packages="slurmctld slurmd slurm-client munge openssh-server"
     if has_apt && is_root; then
         say "installing the Debian packages $packages for the tests of the Slurm engine ..."
         # An init system, where there is one, must not start what it finds.
@@ -155,10 +160,23 @@ install_slurm() {
     if has_apt; then say "to run them, as root: apt-get install $packages"; fi
 }
 
+# The tests of completion type into them.
+install_shells() {
+    if command -v zsh >/dev/null && command -v fish >/dev/null; then return; fi
+    if has_apt && is_root; then
+        say "installing the Debian packages zsh and fish for the tests of completion ..."
+        apt_install zsh fish && return
+    fi
+    say "no zsh or fish here: the tests of completion in them will be skipped."
+}
+
 install_system() {
+    install_shells
     install_promtool
     install_systemd
     install_slurm
+    # Python for browsers: the documentation has a page that runs there.
+    "$venv/bin/python" -m tools.pyodide || say "no Pyodide here: the test of the page that runs in the browser will be skipped."
     if find_chromium >/dev/null && driver_runs; then return; fi
     packages="chromium fonts-liberation libatomic1"
     # Ubuntu's chromium package only fetches a snap, which root on a server often cannot run.
@@ -199,7 +217,8 @@ dev) install_set dev dev ;;
 test) install_set test dev,trace,peers ;;
 cards) install_set test dev,trace,peers && install_cards ;;
 engines) install_set engines dev,trace,peers,engines ;;
+kubernetes) install_set test dev,trace,peers && tools/kubernetes.sh ;;
 oracle) install_set test dev,trace,peers && install_oracle ;;
 system) install_system ;;
-*) stop "usage: tools/setup.sh run|dev|test|cards|engines|oracle|system" ;;
+*) stop "usage: tools/setup.sh run|dev|test|cards|engines|kubernetes|oracle|system" ;;
 esac

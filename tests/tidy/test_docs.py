@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.cli.commands import COMMANDS, GROUPS, OLD, verbs_of
+from brimful.cli.commands import COMMANDS, GROUPS, OLD, SHORT, verbs_of
 from tests.tidy.repository import DOCS, ROOT, SRC, files, name, pages, python_files, rooms, text
 
 FRAGMENT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed)\.md")
@@ -44,7 +44,9 @@ def test_every_command_a_page_shows_exists(page: Path) -> None:
     wrong = [
         f"{first} {second}".strip()
         for first, second in shown
-        if not (first in {*COMMANDS, "help"} or (first in GROUPS and second in {"", *verbs_of(first)}))
+        if not (
+            first in {*COMMANDS, *SHORT, "help"} or (first in GROUPS and second in {"", *verbs_of(first)})
+        )
     ]
     assert not wrong or is_history(page), f"{name(page)} shows commands that do not exist: {wrong}"
     targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
@@ -75,6 +77,16 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", text(page), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", prose)
     assert not [link for link in links if not (page.parent / link).exists()]
+    ours = re.findall(
+        r"\]\(https://(?:raw\.githubusercontent|github)\.com/brimful/brimful/(?:blob/)?main/([^)#\s]+)", prose
+    )
+    assert not [link for link in ours if not (ROOT / link).exists()]
+
+
+def test_the_readme_works_on_a_package_index() -> None:
+    """There, a relative link leads nowhere and a relative picture is not shown."""
+    prose = re.sub(r"^```.*?^```", "", text(ROOT / "README.md"), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"\]\((?!https?:|#|mailto:)([^)\s]+)", prose) == []
 
 
 def test_every_room_has_a_contributor_note() -> None:
@@ -136,3 +148,31 @@ def test_the_glossary_and_the_code_speak_one_language() -> None:
             assert term not in named, f"{term!r} is in the code now: the glossary should not say otherwise"
         else:
             assert term in spoken, f"{term!r} is in the glossary and nowhere in the code"
+
+
+def test_every_page_is_reached_from_the_first() -> None:
+    """By a table of contents, as Sphinx reads it; what none lists is neither built into a menu nor found."""
+    reached, queue = set[Path](), [DOCS / "index.md"]
+    while queue:
+        page = queue.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL):
+            for line in filter(None, (line.strip() for line in block.splitlines())):
+                if not line.startswith(":"):
+                    queue += page.parent.glob(f"{line}.md")
+    pages_there = set(DOCS.rglob("*.md"))
+    assert reached == pages_there, f"no table of contents leads to {sorted(map(name, pages_there - reached))}"
+
+
+def test_every_page_that_a_reader_needs_is_linked_in_a_sentence() -> None:
+    """A menu is for those who know what they look for: an explanation is also linked where it is needed."""
+    links = {
+        (page.parent / link).resolve()
+        for page in pages()
+        for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text(page))
+    }
+    links |= {ROOT / link for page in pages() for link in re.findall(r"/blob/main/([^)#\s]+)", text(page))}
+    wanted = [path for folder in ("tutorial", "explanation") for path in (DOCS / folder).glob("*.md")]
+    assert not [name(path) for path in wanted if path not in links]

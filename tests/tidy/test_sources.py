@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
+
+from packaging.requirements import Requirement
 
 from tests.tidy.repository import ROOT, SRC, files, name, python_files, text
 
@@ -93,4 +96,15 @@ def test_no_large_file_is_tracked() -> None:
 def test_constraints_are_plain_versions() -> None:
     for line in text(ROOT / "constraints.txt").splitlines():
         assert re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[\w.+!]+", line), line
-        assert not line.lower().startswith(("brimful==", "torch==")), line
+        assert not line.lower().startswith("brimful=="), line
+
+
+def test_torch_is_pinned_in_the_constraints_alone_and_for_every_build() -> None:
+    """An exact pin in the extra would replace a user's PyTorch; a build such as `+cpu` is on one index."""
+    pins = re.findall(r"^torch==(.+)$", text(ROOT / "constraints.txt"), re.MULTILINE)
+    wanted = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]["trace"]
+    [torch] = [Requirement(each) for each in wanted]
+    assert len(pins) == 1
+    assert "+" not in pins[0]
+    assert torch.specifier.contains(pins[0])
+    assert not any(each.operator in ("==", "===") for each in torch.specifier)
