@@ -134,6 +134,15 @@ def test_a_job_that_is_told_to_stop_may_leave_by_itself(site: Lab) -> None:
 
 
 @pytest.mark.parametrize("parts", [ALONE, GANG])
+def test_a_job_that_was_faster_than_its_stop_is_done(site: Lab, parts: Parts) -> None:
+    site.start(RUNS, parts=parts)
+    site.waits_for("ended")
+    site.stop("a.1", grace_s=600)
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.cause, ended.problem) == (0, "finished", None)
+
+
+@pytest.mark.parametrize("parts", [ALONE, GANG])
 def test_every_rank_is_told_to_stop_once(site: Lab, parts: Parts) -> None:
     site.start(COUNTS, parts=parts)
     eventually(lambda: all("up" in site.log(rank=rank) for rank in range(len(parts))))

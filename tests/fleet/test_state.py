@@ -51,6 +51,18 @@ def test_a_gang_is_placed_whole() -> None:
         world.then(granted("a", gpus=(0, 1)))
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_job_that_was_faster_than_its_stop_is_finished(*, requeue: bool) -> None:
+    world = a_fleet(gpus_per_node=1).running(a_job("a"))
+    world.then(LeaseEnding(at_s=1, lease="a.1", reason=verbatim("preempted"), requeue=requeue))
+    done = LeaseEnded(at_s=2, lease="a.1", exit_code=0, cause="finished")
+    world.then(done)
+    assert (world.fleet.jobs["a"].phase, world.fleet.jobs["a"].reason) == ("finished", None)
+    kind, version, body = to_record(done)
+    old = from_record(kind, version - 1, body)
+    assert old == LeaseEnded(at_s=2, lease="a.1", exit_code=0), "in an older log another lease followed"
+
+
 def test_gpus_stay_taken_while_a_job_is_stopping() -> None:
     world = a_fleet(gpus_per_node=1).running(a_job("a"))
     world.then(LeaseEnding(at_s=1, lease="a.1", reason=verbatim("preempted"), requeue=True))
@@ -132,7 +144,7 @@ def test_a_log_written_by_version_0_1_still_opens() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 6), ("Teleported", 1)])
+@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 7), ("Teleported", 1)])
 def test_an_event_of_a_newer_brimful_is_refused_not_guessed(kind: str, version: int) -> None:
     with refuses(WorldFailed, "fleet.newer_event", kind, version):
         from_record(kind, version, {})

@@ -208,7 +208,7 @@ class LeaseEnding(Event):
 class LeaseEnded(Event):
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6  # from 6 on `finished` counts also where a stop was on its way
     at_s: int
     lease: str
     exit_code: int | None  # None: nobody knows
@@ -572,6 +572,8 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
             code="log_too_new",
         )
     filled = _frozen(body)  # what an older version did not write has its default
+    if kind == "LeaseEnded" and version < 6 and filled.get("cause") == "finished":
+        filled["cause"] = None  # what followed in that log took an ordered stop for one
     if kind in {"JobSubmitted", "ArraySubmitted"}:
         filled["job"] = job_from_record(body["job"])
     elif kind == "PolicyRehearsed":

@@ -489,9 +489,10 @@ class Fleet:
 
     def _lease_ended(self, event: events.LeaseEnded) -> None:
         ended, at_s = event.lease, event.at_s
+        is_done = event.cause == "finished"  # also where it was to stop, and was faster
         lease = self.open_leases.pop(ended)
         state = self.jobs[lease.job]
-        job, stopped = state.job, lease.phase == "ending"
+        job, stopped = state.job, lease.phase == "ending" and not is_done
         if lease.phase == "running":
             self.running.remove(state)
         else:
@@ -508,7 +509,7 @@ class Fleet:
         lease.phase, lease.exit_code, lease.exit_codes = "ended", event.exit_code, event.exit_codes
         lease.was_stopped = stopped
         lease.close(at_s, moved_bytes=event.moved_bytes)
-        lease.reason = lease.reason or event.reason
+        lease.reason = event.reason if is_done else lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
         ran_s = lease.billed_s(at_s)
@@ -525,7 +526,7 @@ class Fleet:
             state.avoid_site = lease.site
             doublings = min(max(0, state.failures - 1), AVOID_DOUBLINGS)
             state.avoid_until_s = event.at_s + AVOID_S * 2**doublings
-        if (lease.requeue or event.requeue) and not state.cancel_requested:
+        if (lease.requeue or event.requeue) and not (is_done or state.cancel_requested):
             ran_s_on = state.run_s_on = state.run_s_on or {}
             ran_s_on[lease.gpu] = ran_s_on.get(lease.gpu, 0) + ran_s
             self._wait(state, at_s=event.at_s)
@@ -537,11 +538,11 @@ class Fleet:
             state.phase = "stopped"  # whatever it said on its way out: it was not done
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
-            if event.exit_code == 0:
-                self.finished.add(state, now_s=at_s)
         self._is_over(state, at_s=at_s)
 
     def _is_over(self, state: JobState, *, at_s: int) -> None:
+        if state.phase == "finished":
+            self.finished.add(state, now_s=at_s)
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)

@@ -124,7 +124,9 @@ def _ended(lease: str, seen: Sequence[Observation], started: int | None) -> Obse
     ends = [(each.ended_s or 0, rank) for rank, each in enumerate(seen)]
     # A rank that we stopped because another had failed is not the one that failed.
     failed = [(seen[rank].cause != "failed", end, rank) for end, rank in ends if seen[rank].exit_code != 0]
-    rank = min(failed)[2] if failed else 0
+    # One that left with 0 because it was told to is not done, whatever the others are.
+    told = (rank for rank, each in enumerate(seen) if each.cause != "finished")
+    rank = min(failed)[2] if failed else next(told, 0)
     first = seen[rank]
     problem = first.problem
     if failed and len(seen) > 1 and problem is not None:

@@ -179,20 +179,28 @@ def kept_work_s(
 ) -> float | None:
     """Work of this lease that a later one need not do again: up to its last whole checkpoint.
 
-    All of it only where the job ended well by itself: one that was told to stop may have kept nothing.
+    All of it only where the job was done: one that was told to stop may have kept nothing.
     """
     speed, began_s = started.get("speed"), second(started["at_s"])
     if not isinstance(speed, int | float) or not 0 <= speed <= MOST_SPEED:
         return None
     ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
-    # Also where the order to stop is a link that leads nowhere.
-    if ended.get("exit_code") == 0 and not os.path.lexists(folder / "stop.json"):
+    if is_done(folder, ended):
         return speed * ran_s
     sealed_s = ended.get("sealed_s")  # its runner looked; else we do, at seals that are parsed quickly
     if not isinstance(sealed_s, int):
         last = newest(Path(str(started.get("checkpoints", ""))), most_bytes=NOTE_BYTES)
         sealed_s = 0 if last is None else last.at_s
     return speed * min(ran_s, max(0, sealed_s - began_s))
+
+
+def is_done(folder: Path, ended: Mapping[str, Any]) -> bool:
+    """It exited with 0, and not because it was told to stop: such an order may have come too late.
+
+    An order to stop counts also where it is a link that leads nowhere.
+    """
+    untold = ended.get("told") is False or not os.path.lexists(folder / "stop.json")
+    return ended.get("exit_code") == 0 and untold
 
 
 def each_lease(

@@ -32,6 +32,7 @@ from brimful.adapters.engines.lease_folders import (
     exit_code_of,
     facts,
     failing,
+    is_done,
     kept_work_s,
     rank_env,
     second,
@@ -331,9 +332,9 @@ class LocalEngine(LeaseFolders):
         )
 
     def _cause(self, folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Cause:
-        """Whose doing its end was. An order to stop counts also where it is a link that leads nowhere."""
+        """Whose doing its end was."""
         if os.path.lexists(folder / "stop.json"):
-            return "stopped_by_us"
+            return "finished" if is_done(folder, ended) else "stopped_by_us"
         if ended.get("taken") is True:
             return "preempted_by_engine"
         code = ended.get("exit_code")

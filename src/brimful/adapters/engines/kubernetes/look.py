@@ -158,6 +158,8 @@ def _why(
     record: Record, ranks: Sequence[Rank], first: int | None, lost: Sequence[str]
 ) -> tuple[Cause, Said | None]:
     why, reason = record.facts.get("why", ""), verbatim(str(record.facts.get("reason")))
+    if why == "stopped" and all(rank.code == 0 and _by_itself(rank) for rank in ranks):
+        return "finished", None  # before it heard of our stop
     ours: dict[str, tuple[Cause, Said | None]] = {
         "stopped": ("stopped_by_us", _problem(ranks, first)),
         "handed_back": ("preempted_by_engine", say("kubernetes.handed_back", reason=reason)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.adapters.engines.lease_folders import exit_code_of, kept_work_s
+from brimful.adapters.engines.lease_folders import exit_code_of, is_done, kept_work_s
 from brimful.adapters.engines.slurm.text import NOT_BEGUN, NOT_OVER
 from brimful.adapters.files import NOTE_BYTES, read_json
 from brimful.adapters.objects.carriage import read_carried
@@ -151,7 +151,8 @@ def started_s(ranks: Sequence[Rank]) -> int | None:
 
 def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> tuple[Said | None, Cause]:
     if (folder / "stop.json").exists():
-        return _problem(ranks, first), "stopped_by_us"
+        were_faster = all(rank.ended is not None and is_done(rank.folder, rank.ended) for rank in ranks)
+        return _problem(ranks, first), "finished" if ranks and were_faster else "stopped_by_us"
     is_whole = all(rank.ended is not None for rank in ranks)
     if by := next((rank for rank in ranks if is_taken(rank)), None):
         return said_by_anybody((by.ended or {})["problem"]), "preempted_by_engine"
