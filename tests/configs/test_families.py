@@ -59,6 +59,8 @@ def torch_parameters(family: str, model: Model) -> int:
     norms = {"phi": 1, "falcon": 1, "gemma2": 4, "gemma3_text": 4}.get(family, 2)
 
     def norm(width: int = d) -> Any:
+        if family == "nanochat":
+            return nn.RMSNorm(width, elementwise_affine=False)
         if family in ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"):
             return nn.RMSNorm(width)
         return nn.LayerNorm(width, bias=family != "mpt")
@@ -81,7 +83,7 @@ def torch_parameters(family: str, model: Model) -> int:
         parts += [nn.Embedding(2, d), norm(), nn.Linear(d, d), norm()]
         return _count(parts) + model.vocab
     parts.append(norm())
-    if family in ("gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "phi"):
+    if family in ("gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "phi", "nanochat"):
         parts.append(nn.Linear(d, model.vocab, bias=family == "phi"))
     return _count(parts)
 

@@ -192,7 +192,9 @@ _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"qwen-?3", {**_LLAMA, "qk_norm": True}),
     (r"qwen", {**_LLAMA, "qkv_bias": True}),
     (r"llama|mistral|yi-|gemma|phi-?[34]|smollm|deepseek", _LLAMA),
-    (r"nanochat|modded", {"rotary": True, "norm": "rms", "bias": False}),
+    (r"nanochat", {"rotary": True, "norm": "rms", "norm_weights": False, "bias": False,
+                   "every_other_table": True}),
+    (r"modded", {"rotary": True, "norm": "rms", "bias": False}),
     (r"gpt", {"bias": False, "positions": 1024}),
 )  # fmt: skip
 
@@ -220,6 +222,8 @@ def _model(reader: _Reader) -> Model:
     }
     if fields.get("positions") and not fields.get("encoder"):
         fields["positions"] = max(fields["positions"], reader.integer("seq_len", 1))
+    if fields.pop("every_other_table", False):
+        fields["value_tables"] = -(-fields["layers"] // 2)  # the last layer has one
     if width % heads:
         fields["head_size"] = 128
     if re.search(r"classification", name.lower()):
@@ -239,10 +243,11 @@ def _nearest(model: Model, reader: _Reader) -> Model:
     if count == 1:
         return model
     variants = [
-        replace(model, gated=gated, tied=tied, positions=positions)
+        replace(model, gated=gated, tied=tied, positions=positions, value_tables=tables)
         for gated in {model.gated, True}
         for tied in (model.tied, not model.tied)
         for positions in {model.positions, 0 if model.rotary else reader.integer("seq_len", 1)}
+        for tables in {model.value_tables, 0}
     ]
 
     def distance(variant: Model) -> tuple[float, bool, bool, bool]:

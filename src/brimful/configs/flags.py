@@ -18,7 +18,7 @@ from brimful.configs.settings import (
 from brimful.errors import BadInput
 from brimful.language import Number, Sentence, say
 from brimful.specs.estimate import Assumption
-from brimful.specs.framework import PLAIN
+from brimful.specs.framework import PLAIN, all_frameworks
 from brimful.specs.presets import find_preset
 from brimful.specs.training import Training
 
@@ -35,7 +35,8 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     words = {own_word(key): value for key, value in said.items()}
     adapted = any(words.get(word) is True for word in ("lora", "qlora"))
     tokens = min(_SEQ_LEN, preset.context_tokens)
-    code = framework_of(said) or PLAIN
+    own = next((each for each in all_frameworks() if each.name == preset.family), PLAIN)
+    code = framework_of(said) or own  # nanochat's models are trained by nanochat
     unsaid, default = (
         say("configs.why_nobody_said"),
         say("configs.why_framework_default", framework="PyTorch"),
@@ -53,6 +54,7 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
         compiled=False,
         casts="none" if adapted else "autocast",
         optimizer_kernel="fused",
+        framework=code,
     )
     longest = say("configs.why_model_goes_up_to", model=preset.title, n=preset.context_tokens)
     assumed: list[tuple[str, Any, Sentence]] = [

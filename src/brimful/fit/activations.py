@@ -63,8 +63,9 @@ def number_bytes(training: Training) -> int:
 
 
 def residual_bytes(training: Training) -> int:
-    """Bytes of a number in the residual stream."""
-    return FP32_BYTES if training.casts == "autocast" else number_bytes(training)
+    """Bytes of a number in the residual stream, which is of the format of the table it starts from."""
+    wide = training.casts == "autocast" and training.tables_dtype == "float32"
+    return FP32_BYTES if wide else number_bytes(training)
 
 
 def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[Part, int]:
@@ -392,7 +393,7 @@ def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list
 
 def _whys(model: Model, training: Training) -> dict[Part, Sentence]:
     """What each kind of activation is, in the order of the layer."""
-    wide, scores = training.casts == "autocast", written_out(model, training)
+    wide, scores = residual_bytes(training) > number_bytes(training), written_out(model, training)
     whys: dict[Part, Sentence] = {
         "activations_norms": say("fit.why_norms_fp32") if wide else say("fit.why_norms"),
         "activations_attention": say("fit.why_attention_scores") if scores else say("fit.why_attention"),
@@ -496,7 +497,8 @@ def logits_bytes_per_number(training: Training, model: Model | None = None) -> d
                      GPT-2 as transformers 5 writes them
     Compiled with the model: the fp32 steps are fused away. Forward: old and new logits, 2h. Backward: logits
                      h, their gradient h, and h of zeros: the graph returns the logits, and autograd fills in
-                     a gradient for them although nobody uses it
+                     a gradient for them although nobody uses it; neither old logits nor zeros where the
+                     model returns the loss alone
     Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
     Split vocabulary: `_split_logits`, below
@@ -518,7 +520,8 @@ def logits_bytes_per_number(training: Training, model: Model | None = None) -> d
     if training.tensor > 1:
         return _split_logits(training)
     if training.compiled and training.loss_compiled and training.casts != "none":
-        return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
+        held = 0 if training.framework.returns_loss else h
+        return {"forward": h + held, "backward": 2 * h + held, "output": 2 * h, "after": held}
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
     found = _eager_logits(training)

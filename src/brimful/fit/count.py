@@ -81,6 +81,15 @@ def output_parameters(model: Model) -> int:
     return 0 if model.classes is not None or not model.last else model.vocab * model.width
 
 
+def table_parameters(model: Model) -> int:
+    """Tables of words that are only looked up in: not one that is the output projection too.
+
+    Value tables: Zhou et al., Value Residual Learning, arXiv:2410.17897; karpathy/nanochat, nanochat/gpt.py.
+    """
+    words = 0 if model.tied else model.width
+    return model.vocab * (words + model.value_tables * model.kv_width) if model.first else 0
+
+
 def patch_parameters(model: Model) -> int:
     """The matrix that makes a token of a patch: its pixels times the width."""
     images = model.images
@@ -120,6 +129,7 @@ def parameters(model: Model) -> int:
     if model.first:
         total += (model.vocab + model.positions + model.segments) * model.width + _patch_parameters(model)
         total += norm if model.embedding_norm else 0
+        total += model.value_tables * model.vocab * model.kv_width
     if model.last:
         # an encoder normalizes its embedding, a decoder what leaves its last layer
         total += norm + _head_parameters(model)
@@ -138,6 +148,8 @@ def _patch_parameters(model: Model) -> int:
 
 
 def _norm_parameters(model: Model) -> int:
+    if not model.norm_weights:
+        return 0
     bias = model.bias if model.norm_bias is None else model.norm_bias
     return model.width * (2 if bias and model.norm == "layer" else 1)
 

@@ -18,6 +18,7 @@ from brimful.fit.count import (
     matmul_parameters,
     output_parameters,
     parameters,
+    table_parameters,
 )
 from brimful.language import Number, Sentence, say
 from brimful.specs.estimate import Item
@@ -78,6 +79,13 @@ def _held(model: Model, training: Training, count: int, *, from_stage: int) -> f
     return (count - routed) / split + routed / max(split, training.tensor * training.expert)
 
 
+def _narrower(model: Model, training: Training, each: int) -> int:
+    """What tables in a narrower format save, where every other number has `each` bytes."""
+    if training.tables_dtype == training.weights_dtype:
+        return 0
+    return (each - dtype_bytes(training.tables_dtype)) * table_parameters(model)
+
+
 def frozen_bytes(training: Training) -> float:
     """Bytes of a quantized weight, with its share of the scales."""
     if training.frozen_bits == 4 and (training.double_quantized or training.framework.double_quantizes):
@@ -96,7 +104,9 @@ def weights_bytes(model: Model, training: Training) -> int:
             frozen += output_parameters(model)
         whole = frozen_bytes(training) * frozen + each * (count - frozen)
         return round(whole / split)
-    return round(each * _held(model, training, count, from_stage=3))
+    return round(
+        each * _held(model, training, count, from_stage=3) - _narrower(model, training, each) / split
+    )
 
 
 def adapter_bytes(model: Model, training: Training) -> int:
@@ -114,7 +124,9 @@ def gradient_bytes(model: Model, training: Training) -> int:
         return 0
     count = trained_parameters(model, training)
     if training.tuning == "full":
-        return round(each * _held(model, training, count, from_stage=2))
+        saved = 0 if training.fp32_gradients else _narrower(model, training, each)
+        saved //= _split(training, from_stage=2)
+        return round(each * _held(model, training, count, from_stage=2)) - saved
     return each * count // _split(training, from_stage=2)
 
 
@@ -133,7 +145,10 @@ def optimizer_bytes(model: Model, training: Training) -> int:
     if training.master_weights:
         per_number += 4
     if training.tuning == "full":
-        return round(per_number * _held(model, training, count, from_stage=1))
+        own = training.state_dtype is None and training.optimizer not in ("adam8bit", "adafactor")
+        kept = OPTIMIZERS["adamw" if training.optimizer == "muon" else training.optimizer]
+        saved = kept * _narrower(model, training, each) / _split(training, from_stage=1) if own else 0
+        return round(per_number * _held(model, training, count, from_stage=1) - saved)
     return round(per_number * count / _split(training, from_stage=1))
 
 

@@ -37,11 +37,13 @@ class Framework:
     fused_norms: bool = False  # one kernel each for norms and rotary positions, without a compiler too
     # -- tables and logits
     ties: bool = True  # a tied table is stored once
+    narrow_tables: bool = False  # tables that tokens are only looked up in are bf16 where multiplies are
     fp32_loss: bool = True  # 16-bit training: the loss runs in fp32; else in the logits' own format
     slices_loss: bool = False  # it goes over slices of the logits, one after the other
     plain_loss_families: tuple[str, ...] = ()  # families whose loss takes the logits as they are
     casts_logits: bool = False  # autocast: the loss casts the logits to fp32 itself, before its softmax
     fp32_logits: bool = True  # 16-bit training: the model hands out fp32 logits, alive in the backward pass
+    returns_loss: bool = False  # the model hands out the loss alone: nobody outside it holds logits
     drops_logits: bool = False  # the loop lets go of the logits before the backward pass
     # -- adapters
     lora_targets: int | None = None  # linear layers a LoRA layer adapts where nobody says; None: the papers'

@@ -72,6 +72,7 @@ class Model:
     norms: int = 2  # norms a layer has across its width
     norm_fp32: bool = False  # an rms norm multiplies by its weight in fp32, before the cast
     softmax_fp32: bool = False  # attention written out takes its softmax in fp32
+    norm_weights: bool = True  # norms are scaled by what they have learned
     norm_bias: bool | None = None  # None: as `bias` for layer norms; an rms norm never has one
     qkv_bias: bool | None = None  # None: as `bias`
     head_bias: bool = False  # on the output projection
@@ -86,6 +87,7 @@ class Model:
     classes: int | None = None  # a classifier on the first token instead of a vocabulary at the end; 0: none
     experts: Experts | None = None  # a mixture of experts in place of most MLPs
     images: Images | None = None  # patches of an image instead of words: no vocabulary, no causal mask
+    value_tables: int = 0  # tables of tokens beside the first one, each added to the values of one layer
     embedding_norm: bool = False  # one more norm, before the first layer
     layer_scale: bool = False  # a learned factor for each number that a part adds to the residual stream
     first: bool = True  # holds the tables: of a pipeline only its first stage does

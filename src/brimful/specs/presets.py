@@ -50,6 +50,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": _LLAMA,
     "qwen2": {**_LLAMA, "qkv_bias": True},
     "qwen3": {**_LLAMA, "qk_norm": True},
+    # karpathy/nanochat, nanochat/gpt.py: squared ReLU keeps its input as GELU does
+    "nanochat": {"norm": "rms", "norm_weights": False, "rotary": True, "tied": False, "bias": False},
     "gemma": _GEMMA,
     "gemma2": {**_GEMMA, "norms": 4, "capped": True},
     "gemma3_text": {**_GEMMA, "norms": 4, "qk_norm": True},

@@ -107,6 +107,12 @@ class Training:
         return self.dtype if self.casts == "none" else "float32"
 
     @property
+    def tables_dtype(self) -> Dtype:
+        """Of tables that tokens are only looked up in."""
+        narrow = self.framework.narrow_tables and self.dtype == "bfloat16" and self.tuning == "full"
+        return self.dtype if narrow else self.weights_dtype
+
+    @property
     def micro_tokens(self) -> int:
         """Tokens whose activations one GPU holds together."""
         return -(-self.batch_size * self.sequence_tokens // self.context)
