@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
+from brimful.fleet.node import Pool
 from brimful.language import say
-from brimful.scheduler.plan import Plan
+from brimful.scheduler.decide import decide
+from brimful.scheduler.plan import Plan, Review
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.world import Arrival, rehearse
@@ -223,3 +226,23 @@ def test_on_a_mixed_fleet_lent_gpus_come_back_and_every_job_ends() -> None:
     assert states["own"].first_start_s == 1800
     assert states["own"].preemptions == 0
     assert sum(state.preemptions for state in states.values()) == 2
+
+
+def test_who_lost_its_gpu_during_a_review_does_not_take_turns_with_guests() -> None:
+    """A guest left for it, was started again by the review on the GPU it had left, and so on without end."""
+    rules = replace(POLICIES["brim"], quotas=(Quota(queue="lender", gpus=1),), min_run_s=0)
+    world = AFleet([a_node("new", gpus=1), a_node("old", gpus=1, gpu="k80")])
+    own, old = a_job("own", queue="lender"), world.fleet.nodes["old"].pool
+    world.waiting(own, a_job("guest-0", checkpoint_interval_s=0), a_job("guest-1", checkpoint_interval_s=0))
+    targets: dict[str, Pool | None] = dict.fromkeys(["own", "guest-0", "guest-1"], old)
+    review: Review | None = Review(at_s=600, targets=targets, starting=("guest-0", "guest-1"))
+    done: list[LeaseGranted | LeaseEnding] = []
+    for now_s in (600, 600, 600, 600, 610):
+        plan = decide(world.fleet, rules, world.fleet.posted_prices(), now_s=now_s, review=review)
+        world.carry_out(plan)
+        world.then(*[LeaseEnded(at_s=now_s, lease=each.lease, exit_code=None) for each in plan.stops])
+        world.then(*[LeaseStarted(at_s=now_s, lease=each.lease) for each in plan.starts])
+        done, review = [*done, *plan.stops, *plan.starts], plan.review
+
+    assert [each.lease for each in done] == ["guest-0.1", "own.1"]
+    assert world.fleet.jobs["own"].leases[-1].node == "new"

@@ -19,7 +19,7 @@ from brimful.scheduler.load import promised
 from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
-from brimful.scheduler.placing.victims import Cell, Search
+from brimful.scheduler.placing.victims import REVIEW_S, Cell, Search
 from brimful.scheduler.plan import Review
 from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
@@ -252,6 +252,9 @@ class Cycle:
             limit = min(self.finish.look_again_s, limit or self.finish.look_again_s)
         if self.shop is not None and self.shop.look_again_s is not None:
             limit = min(self.shop.look_again_s, limit or self.shop.look_again_s)
+        if self.targets is not None:  # until then nobody else starts
+            over_s = self.now_s - self.now_s % rules.rerank_s + REVIEW_S
+            limit = min(over_s, limit or over_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
         if (waiting and (rules.preempt != "none" or rules.off_peak or due)) or (
