@@ -131,6 +131,19 @@ def test_lent_gpus_come_back_and_every_job_ends() -> None:
     assert sum(state.preemptions for state in states.values()) == 2
 
 
+def test_who_borrows_does_not_take_back_the_node_that_it_left_for_a_lender() -> None:
+    """Two GPUs on two nodes counted as idle, so it came first again: every five minutes, for two hours."""
+    nodes = [a_node(gpus=2), a_node("node-1", gpus=1), a_node("node-2", gpus=1)]
+    guest = Arrival(at_s=0, job=borrowers(2, checkpoint_interval_s=0)[0], work_s=7200.0)
+    own = Arrival(at_s=1, job=a_job("own", gpus=2, queue="lender"), work_s=600.0)
+    rules = replace(LENT, quotas=(Quota(queue="lender", gpus=2),), min_run_s=300)
+
+    states = rehearse([guest, own], nodes, rules).fleet.jobs
+
+    assert (states["own"].first_start_s, states["own"].ended_s) == (301, 901)
+    assert (states["borrowed-0"].preemptions, states["borrowed-0"].ended_s) == (1, 7800)
+
+
 # A review of a mixed fleet (every 600 s) settles who is on which type: quotas hold there too.
 MIXED = replace(POLICIES["brim"], quotas=LENT.quotas, min_run_s=0)
 
