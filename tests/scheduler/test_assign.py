@@ -110,7 +110,8 @@ def test_what_a_review_settled_is_carried_out_once_those_who_move_have_stopped()
 
     assert [stop.lease for stop in settled.stops] == ["long.1"]
     assert {start.job: start.node for start in then.starts} == {"short": "node-new", "long": "node-old"}
-    assert then.review is settled.review  # nobody looked anew
+    assert settled.review is not None
+    assert then.review == replace(settled.review, starting=())  # nobody looked anew, and all are there
     world.carry_out(then)
     later = decide(world.fleet, rules, prices, now_s=REVIEW_S + 30, review=then.review)
     assert later.review is None

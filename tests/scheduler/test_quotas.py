@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
+from brimful.fleet.node import Pool
 from brimful.language import say
-from brimful.scheduler.plan import Plan
+from brimful.scheduler.decide import decide
+from brimful.scheduler.plan import Plan, Review
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.world import Arrival, rehearse
@@ -128,6 +131,19 @@ def test_lent_gpus_come_back_and_every_job_ends() -> None:
     assert sum(state.preemptions for state in states.values()) == 2
 
 
+def test_who_borrows_does_not_take_back_the_node_that_it_left_for_a_lender() -> None:
+    """Two GPUs on two nodes counted as idle, so it came first again: every five minutes, for two hours."""
+    nodes = [a_node(gpus=2), a_node("node-1", gpus=1), a_node("node-2", gpus=1)]
+    guest = Arrival(at_s=0, job=borrowers(2, checkpoint_interval_s=0)[0], work_s=7200.0)
+    own = Arrival(at_s=1, job=a_job("own", gpus=2, queue="lender"), work_s=600.0)
+    rules = replace(LENT, quotas=(Quota(queue="lender", gpus=2),), min_run_s=300)
+
+    states = rehearse([guest, own], nodes, rules).fleet.jobs
+
+    assert (states["own"].first_start_s, states["own"].ended_s) == (301, 901)
+    assert (states["borrowed-0"].preemptions, states["borrowed-0"].ended_s) == (1, 7800)
+
+
 # A review of a mixed fleet (every 600 s) settles who is on which type: quotas hold there too.
 MIXED = replace(POLICIES["brim"], quotas=LENT.quotas, min_run_s=0)
 
@@ -223,3 +239,23 @@ def test_on_a_mixed_fleet_lent_gpus_come_back_and_every_job_ends() -> None:
     assert states["own"].first_start_s == 1800
     assert states["own"].preemptions == 0
     assert sum(state.preemptions for state in states.values()) == 2
+
+
+def test_who_lost_its_gpu_during_a_review_does_not_take_turns_with_guests() -> None:
+    """A guest left for it, was started again by the review on the GPU it had left, and so on without end."""
+    rules = replace(POLICIES["brim"], quotas=(Quota(queue="lender", gpus=1),), min_run_s=0)
+    world = AFleet([a_node("new", gpus=1), a_node("old", gpus=1, gpu="k80")])
+    own, old = a_job("own", queue="lender"), world.fleet.nodes["old"].pool
+    world.waiting(own, a_job("guest-0", checkpoint_interval_s=0), a_job("guest-1", checkpoint_interval_s=0))
+    targets: dict[str, Pool | None] = dict.fromkeys(["own", "guest-0", "guest-1"], old)
+    review: Review | None = Review(at_s=600, targets=targets, starting=("guest-0", "guest-1"))
+    done: list[LeaseGranted | LeaseEnding] = []
+    for now_s in (600, 600, 600, 600, 610):
+        plan = decide(world.fleet, rules, world.fleet.posted_prices(), now_s=now_s, review=review)
+        world.carry_out(plan)
+        world.then(*[LeaseEnded(at_s=now_s, lease=each.lease, exit_code=None) for each in plan.stops])
+        world.then(*[LeaseStarted(at_s=now_s, lease=each.lease) for each in plan.starts])
+        done, review = [*done, *plan.stops, *plan.starts], plan.review
+
+    assert [each.lease for each in done] == ["guest-0.1", "own.1"]
+    assert world.fleet.jobs["own"].leases[-1].node == "new"

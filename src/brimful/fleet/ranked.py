@@ -41,13 +41,12 @@ class Order:
         if not entries:
             del self.groups[name]
 
-    def heads(self, rank: Rank | None = None) -> Heads:
-        """A walk through the order; `rank` weighs (group, key) now, where keys keep only within a group."""
-        return Heads(self.groups, rank)
-
 
 class Heads:
-    """Walks an order from its first job on; a group can be left out from here on."""
+    """Walks an order from its first job on; a group can be left out from here on.
+
+    `rank` weighs (group, key) now, where keys keep only within a group.
+    """
 
     def __init__(self, groups: dict[Hashable, list[Entry]], rank: Rank | None = None) -> None:
         self._groups, self._rank = groups, rank

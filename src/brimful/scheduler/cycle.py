@@ -19,7 +19,7 @@ from brimful.scheduler.load import promised
 from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
-from brimful.scheduler.placing.victims import Cell, Search
+from brimful.scheduler.placing.victims import REVIEW_S, Cell, Search
 from brimful.scheduler.plan import Review
 from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
@@ -72,7 +72,7 @@ class Cycle:
         self.closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
         self.worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
         self.blocked: JobState | None = None  # the first that waits although waiting helps
-        self.lower_ready_s: int | None = None  # when lower classes that ran as it came ran their least time
+        self.ready_s: int | None = None  # when those whom a blocked job may stop have run their least time
         self.resize_ready_s: int | None = None  # when the next elastic gang has run its least time
         self._search: Search | None = None  # made when first asked for: where all find a place, none is
         self.shop: Shop | None = None  # what could be bought, where anything may be
@@ -239,8 +239,8 @@ class Cycle:
         limit = fleet.limits.next_s(self.now_s)
         if self.slot_begins_s is not None:
             limit = min(self.slot_begins_s, limit or self.slot_begins_s)
-        if self.lower_ready_s is not None:
-            limit = min(self.lower_ready_s, limit or self.lower_ready_s)
+        if self.ready_s is not None:
+            limit = min(self.ready_s, limit or self.ready_s)
         if self.resize_ready_s is not None:
             limit = min(self.resize_ready_s, limit or self.resize_ready_s)
         if self.avoided_until_s or self.market_again_s is not None or self.money is not None:
@@ -252,6 +252,9 @@ class Cycle:
             limit = min(self.finish.look_again_s, limit or self.finish.look_again_s)
         if self.shop is not None and self.shop.look_again_s is not None:
             limit = min(self.shop.look_again_s, limit or self.shop.look_again_s)
+        if self.targets is not None:  # until then nobody else starts
+            over_s = self.now_s - self.now_s % rules.rerank_s + REVIEW_S
+            limit = min(over_s, limit or over_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
         if (waiting and (rules.preempt != "none" or rules.off_peak or due)) or (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from brimful.fleet.state import Fleet, Pool
-from brimful.scheduler.actions.assign_types import assign_types, place_by_type, reclaim
+from brimful.scheduler.actions.assign_types import assign_types, place_by_type
 from brimful.scheduler.actions.clear_market import clear_market
 from brimful.scheduler.actions.give_turns import give_turns
 from brimful.scheduler.actions.keep_promises import keep_promises
@@ -35,7 +35,6 @@ ACTIONS: tuple[Callable[[Cycle], None], ...] = (
     give_turns,  # who has waited so long that it goes before its class
     assign_types,  # on a mixed fleet, now and then: who should be on which GPU type
     place_by_type,  # whose type is settled starts there
-    reclaim,  # who found no place there has back what its queue has lent
     place_in_order,  # else: the next in order starts, makes others leave, keeps a cell, or is passed
     resize,  # elastic gangs share out what is left, and change their size
     give_back,  # nodes that nobody needs, or that the operator's caps no longer pay for

@@ -208,27 +208,54 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     must start now to be in time.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
-    order = fleet.waiting.order_for(rules, _order_waiting)
+    groups, rank = fleet.waiting.order_for(rules, _order_waiting).groups, _rank(fleet, rules, now_s=now_s)
+    if first and rules.order == "index":  # they stand in the order by index a second time
+        groups = {**_ahead(fleet, rules, first, now_s=now_s), **groups}
+    return Heads(groups, _own_first(fleet, rules, rank) if rules.quotas and rules.reclaim else rank)
+
+
+def _rank(fleet: Fleet, rules: Rules, *, now_s: int) -> Rank | None:
     if rules.order == "fair":
         weights = {quota.queue: quota.weight for quota in rules.quotas}
         used = {name: usage.at(now_s) / weights.get(name, 1.0) for name, usage in fleet.usage.items()}
-        return order.heads(lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s)))
+        return lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s))
     if fleet.due and _goes_by_due(rules):
-        return order.heads(lambda _group, key: _soon(key, now_s))
-    if rules.order == "index":
-        rank = _weigh(rules, now_s=now_s)
-        if first:  # they stand in the order by index a second time
-            ahead: dict[Hashable, list[Entry]] = {}
-            group = _group(rules)
-            for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
-                key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
-                ahead.setdefault(("due", group(state)), []).append((key, state.serial, state))
-            for state in first:
-                key = (PRIORITIES[state.job.priority], -inf, state.ready_s, 1.0)
-                ahead.setdefault(("turn", group(state)), []).append((key, state.serial, state))
-            return Heads({**ahead, **order.groups}, rank)
-        return order.heads(rank)
-    return order.heads()
+        return lambda _group, key: _soon(key, now_s)
+    return _weigh(rules, now_s=now_s) if rules.order == "index" else None
+
+
+def _ahead(
+    fleet: Fleet, rules: Rules, first: Sequence[JobState], *, now_s: int
+) -> dict[Hashable, list[Entry]]:
+    """Who must start now to be in time, then those whose turn it is."""
+    ahead: dict[Hashable, list[Entry]] = {}
+    group = _group(rules)
+    for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
+        key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
+        ahead.setdefault(("due", group(state)), []).append((key, state.serial, state))
+    for state in first:
+        key = (PRIORITIES[state.job.priority], -inf, state.ready_s, 1.0)
+        ahead.setdefault(("turn", group(state)), []).append((key, state.serial, state))
+    return ahead
+
+
+def _own_first(fleet: Fleet, rules: Rules, rank: Rank | None) -> Rank:
+    """Who stays within its queue's quota goes before who borrows, in its class where the order has classes.
+
+    Who borrows is sent away for it. Were the borrower the next in order, it would take back what it gave up,
+    and the two would take turns without end: what counts as idle may be of another type, or on other nodes.
+    """
+    held = {name: usage.held for name, usage in fleet.usage.items()}
+    room = {quota.queue: quota.gpus - held.get(quota.queue, 0) for quota in rules.quotas}
+    has_classes = rules.order in ("priority", "index")
+
+    def ranked(group: Any, key: Any) -> tuple[Any, ...]:  # noqa: ANN401 - of the order's own making
+        place = key if rank is None else rank(group, key)
+        queue, shape = (group[1] if len(group) == 2 else group)[:2]
+        borrows = fleet.of_shape[shape].gpus > max(0, room.get(queue, 0))
+        return (place[0], borrows, *place[1:]) if has_classes else (borrows, place)
+
+    return ranked
 
 
 def first_waiting(fleet: Fleet, rules: Rules, *, gpus: int, now_s: int) -> Iterator[JobState]:

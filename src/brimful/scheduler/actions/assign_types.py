@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from brimful.fleet.state import JobState, Pool
 from brimful.language import say
@@ -62,12 +63,17 @@ def assign_types(cycle: Cycle) -> None:
 
 
 def place_by_type(cycle: Cycle) -> None:
-    """Everybody's type is settled: wide gangs first; who has none waits, or waits for others to leave."""
+    """Everybody's type is settled: wide gangs first; who has none waits, or waits for others to leave.
+
+    Until all are there nobody else starts or claims what its queue has lent: what is freed for one who is not
+    on this list would go to one who is, and the two would take turns without end. Each is started once, so
+    that the list gets shorter with every start and comes to an end. After `REVIEW_S` it is given up.
+    """
     targets = cycle.targets
     if targets is None or cycle.review is None:
         return
     moving = bool(cycle.stops)
-    waiting, pools = cycle.fleet.waiting, cycle.fleet.capacity.pools
+    waiting, pools, started = cycle.fleet.waiting, cycle.fleet.capacity.pools, set[str]()
     chosen = [waiting[name] for name in cycle.review.starting if name in waiting and targets[name] in pools]
     for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
         pool = targets[state.job.job]
@@ -81,8 +87,14 @@ def place_by_type(cycle: Cycle) -> None:
         parts = place(state.job, cycle.draft, pool)
         if parts is not None:
             cycle.start(state, parts)
+            started.add(state.job.job)
         elif not moving and state.job.within in ONE_NODE:
             _make_a_node(cycle, state, pool, targets)
+    left = tuple(name for name in cycle.review.starting if name not in started)
+    cycle.review = replace(cycle.review, starting=left)
+    if not left:
+        cycle.settled |= started
+        cycle.targets = None  # all are there: the others go on by order
 
 
 def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str, Pool | None]) -> None:
@@ -104,20 +116,3 @@ def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str
         draft.hold(best[1])
         for lease in fleet.leases_on.get(best[2], {}).values():
             cycle.stop(lease, say("scheduler.makes_node", job=state.job.job))
-
-
-def reclaim(cycle: Cycle) -> None:
-    """Who stays within its queue's quota and found no GPU of its types has back what was borrowed of them."""
-    search = cycle.search() if cycle.targets is not None and cycle.borrowed and not cycle.stops else None
-    if search is None:
-        return
-    starting = {start.job for start in cycle.starts}
-    for state in cycle.fleet.waiting.values():
-        job = state.job
-        if job.job in starting or not cycle.owns(job) or cycle.not_now(state) is not None:
-            continue
-        pools = cycle.within_limits(state, cycle.planned(state, cycle.pools(state.shape)))
-        cell = search.cell_for(state, pools, owns=True)
-        if cell is not None:
-            search.commit(cell)
-            cycle.make_room(state, cell)

@@ -57,9 +57,10 @@ def place_in_order(cycle: Cycle) -> None:
                 free = cycle.draft.most_free()
                 heads.next()
                 continue
-            if cycle.blocked is None and search is not None and search.may_stop_lower(state):
-                ready_s = state.waiting_since_s + cycle.rules.min_run_s
-                cycle.lower_ready_s = ready_s if ready_s > cycle.now_s else None
+            claims = cycle.owns(job) or (cycle.blocked is None and search and search.may_stop_lower(state))
+            ready_s = state.waiting_since_s + cycle.rules.min_run_s
+            if claims and ready_s > cycle.now_s:
+                cycle.ready_s = min(ready_s, cycle.ready_s or ready_s)
             free = _block(cycle, state, pools, free)
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return
