@@ -11,6 +11,7 @@ import csv
 import gzip
 import itertools
 import json
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,8 +118,10 @@ def _reading(path: Path) -> Iterator[None]:
         RecursionError,
         EOFError,
         ArithmeticError,
+        AssertionError,
         MemoryError,
         csv.Error,
+        sqlite3.Error,
         zlib.error,
     ) as error:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
@@ -131,7 +134,8 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
     if head.startswith(helios.MAGIC):
         helios.read(path, records)
     elif head.startswith(own.SQLITE):
-        own.read_database(path, records)
+        if not own.read_database(path, records):
+            records.traces.append(str(path))
     elif head.lstrip()[:1] == b"{" and b'"kind"' in head.partition(b"\n")[0]:
         own.read_meter(path, records)
     elif head.lstrip()[:1] == b"{":
