@@ -108,7 +108,7 @@ def test_the_one_rule(
 def series(**kinds: list[float]) -> Spans:
     found = Series()
     for kind, values in kinds.items():
-        found.extend(kind, [(60 * i, str(v)) for i, v in enumerate(values)], 1.0, by_slice=False)
+        found.extend(kind, [(60 * i, str(v)) for i, v in enumerate(values)], 1.0)
     return found.spans()
 
 
@@ -127,15 +127,15 @@ def test_a_spinning_card_is_told_by_its_own_power_at_rest() -> None:
 
 def test_slices_of_a_card_count_as_the_busiest_and_never_above_one() -> None:
     found = Series()
-    found.extend("engine", [(0, "0.0"), (60, "0.0")], 1.0, by_slice=True)
-    found.extend("engine", [(0, "1.4"), (60, "0.0")], 1.0, by_slice=True)
+    found.extend("engine", [(0, "0.0"), (60, "0.0")], 1.0)
+    found.extend("engine", [(0, "1.4"), (60, "0.0")], 1.0)
 
-    assert list(found.kinds["engine"][1]) == [1.0, 0.0]
     assert found.spans() == [(0, 60, "working"), (60, 120, "idle")]
+    assert found.most("engine") == 1.0
 
 
 def test_a_hole_in_the_samples_is_not_filled() -> None:
     found = Series()
-    found.extend("sm", [(0, "0.9"), (60, "0.9"), (600, "0.9"), (660, "NaN")], 1.0, by_slice=False)
+    found.extend("sm", [(0, "0.9"), (60, "0.9"), (600, "0.9"), (660, "NaN")], 1.0)
 
     assert found.spans() == [(0, 120, "working"), (600, 660, "working")]

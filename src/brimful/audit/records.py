@@ -98,8 +98,8 @@ class Mean(NamedTuple):
     node: str
     card: int
     busy_frac: float | None
-    used_bytes: int | None
-    card_bytes: int | None = None
+    used_bytes: float | None
+    card_bytes: float | None = None
 
 
 @dataclass(slots=True)
@@ -145,10 +145,10 @@ class Records:
     card_shares: dict[str, tuple[float, float]] = field(default_factory=dict)  # cluster -> idle, starved
     left_out: Counter[str] = field(default_factory=Counter)  # code -> how many rows or GPU-seconds
 
-    def saw_memory(self, job: str, used_bytes: float, card_bytes: int | None = None) -> None:
+    def saw_memory(self, job: str, used_bytes: float, card_bytes: float | None = None) -> None:
         """Of one of its cards: the most counts."""
         used, of = self.memory.get(job, (0, None))
-        self.memory[job] = (max(used, int(used_bytes)), card_bytes or of)
+        self.memory[job] = (max(used, int(used_bytes)), int(card_bytes) if card_bytes else of)
 
     def window(self) -> tuple[int, int]:
         """From the first to the last moment that anything was paid for or ran."""

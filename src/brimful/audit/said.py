@@ -84,7 +84,7 @@ def waste_causes(data: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def paid_said(data: dict[str, Any]) -> Sentence:
-    money = data["money_is"]
+    money = data["money_is"] if data["paid_usd"] is not None else None
     usd = Usd(round((data["paid_usd"] or 0) * MICROUSD))
     hours = Number(data["paid_gpu_h"], 0 if data["paid_gpu_h"] >= FEW_GPU_H else 3)
     return say(f"audit.paid.{money}" if money else "audit.paid", hours=hours, usd=usd)

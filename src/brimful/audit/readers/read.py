@@ -64,7 +64,8 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
     """Everything the sources hold, joined."""
     records = Records()
     books = Books(records, asked, slurm.Jobs())
-    for path, is_named in _files(source for source in sources if not source.startswith(URLS)):
+    files = list(_files(source for source in sources if not source.startswith(URLS)))
+    for path, is_named in {path.resolve(): (path, is_named) for path, is_named in files}.values():
         with _reading(path):
             _read_file(path, books, is_named=is_named)
     books.jobs.settle(records)
@@ -90,8 +91,10 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
             found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
             watched = {p.parent for p in found if p.name == FACTS}
             yield from ((p, False) for p in found if p.name not in BESIDE_FACTS or p.parent not in watched)
-        elif path.exists():
+        elif path.is_file():
             yield path, True
+        elif path.exists():
+            raise BadInput(say("audit.unreadable", name=path.name, error=say("configs.not_regular_file")))
         else:
             raise NotFound(say("audit.no_file", path=path))
 
@@ -240,7 +243,7 @@ def _lines(name: str, stream: IO[bytes]) -> Iterator[str]:
 
 def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int]) -> None:
     """A fleet that was named on the command line: so many GPUs of each type, all the time."""
-    for kind in {(node.gpu, node.microusd_per_gpu_hour) for node in fleet}:
+    for kind in dict.fromkeys((node.gpu, node.microusd_per_gpu_hour) for node in fleet):
         gpus = sum(n.gpus for n in fleet if (n.gpu, n.microusd_per_gpu_hour) == kind)
         gpu = "" if kind[0] == "gpu" else kind[0]
         cost = (kind[1] * gpus * (window[1] - window[0]) + HOUR_S // 2) // HOUR_S if kind[1] else None
