@@ -215,3 +215,13 @@ def test_steps_of_a_meter_are_work_and_what_waited_in_them(tmp_path: Path) -> No
         "active.working.larger_card.computing.mfu": 440,
         "active.working.larger_card.computing.below_peak": 275,
     }
+
+
+def test_a_second_try_on_the_same_card_does_not_hide_the_first(tmp_path: Path) -> None:
+    for began_s in (400, 5000):
+        began = RunSample(at_s=float(began_s), pid=1, host="n1", job="j", device="cuda:3")
+        step = StepSample(at_s=began_s + 100.0, step=1, step_s=100.0, data_s=0.0)
+        (tmp_path / f"{began_s}.jsonl").write_text(f"{as_line(began)}\n{as_line(step)}\n")
+    records = read([str(tmp_path)], Asked())
+
+    assert records.activity["j", "n1", 3] == [(400, 500, "working"), (5000, 5100, "working")]

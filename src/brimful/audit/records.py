@@ -6,7 +6,9 @@ None, empty, or absent, and ends up in a leaf called unknown.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -154,3 +156,9 @@ class Records:
         """From the first to the last moment that anything was paid for or ran."""
         ends = [(p.start_s, p.end_s) for p in self.paid] or [(r.start_s, r.end_s) for r in self.runs]
         return (min(start for start, _ in ends), max(end for _, end in ends)) if ends else (0, 0)
+
+
+def most_at_once(spans: Iterable[tuple[int, int, int]]) -> int:
+    """Of (start, end, how many) each."""
+    changes = sorted(each for start, end, n in spans for each in ((start, n), (end, -n)))
+    return max(itertools.accumulate(n for _, n in changes), default=0)

@@ -59,7 +59,8 @@ def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
 # Where waste is told by its cause, largest part first: paths that hold nothing but waste.
 CAUSE_PATHS = (
     "not_delivered",
-    "out_of_service",
+    "out_of_service.broken",
+    "out_of_service.planned",
     "unallocated.own_queue",
     "unallocated.other_type",
     "unallocated.walled",

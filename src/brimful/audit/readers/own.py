@@ -256,7 +256,9 @@ def read_meter(path: Path, records: Records) -> None:
         return
     card = run.device.partition(":")[2] or "0"
     job = run.job or str(run.more.get("slurm_job", ""))
-    records.activity[job, run.host, int(card)] = _worked(run, steps, samples)
+    key = (job, run.host, int(card))
+    # A second try on the same card writes a file of its own.
+    records.activity[key] = sorted([*records.activity.get(key, ()), *_worked(run, steps, samples)])
     if job:
         _measured(job, steps, records)
         card_bytes = next((s.memory_total_bytes for s in samples if isinstance(s, GpuSample)), None)
