@@ -7,6 +7,7 @@ the free GPUs of each moment are matched with the jobs that waited (demand.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from brimful.audit.records import Down, Paid, Part, Records, Run
 from brimful.audit.tree import Calendar, Cell, Lot, Tally, Tree, spread
 from brimful.units import HOUR_S
 
+LARGEST = 2**63  # bytes: fits no card
 Interval = tuple[int, int, int]  # start, end, GPUs
 Step = tuple[int, Pool, int, int, int, int]  # at, pool, lot, free before, free after, change of GPUs there
 
@@ -239,7 +241,13 @@ def _over_all(
 ) -> dict[str, list[tuple[int, int, int, int]]]:
     """All places at once: counts what was free, and returns GPUs and demand of each type over time."""
     events: list[tuple[int, int]] = [(step[0], i) for i, step in enumerate(steps)]
-    waits = [w for w in records.waits if max(w.start_s, start_s) < min(w.end_s, end_s)]
+    sizes = sorted({*records.types.values(), LARGEST})
+    waits = [
+        # Only whether it fits a card counts, so that jobs which fit the same ones are alike.
+        replace(w, memory_bytes=w.memory_bytes and sizes[bisect_left(sizes, min(w.memory_bytes, LARGEST))])
+        for w in records.waits
+        if max(w.start_s, start_s) < min(w.end_s, end_s)
+    ]
     for j, wait in enumerate(waits):
         events.append((max(wait.start_s, start_s), len(steps) + 2 * j))
         events.append((min(wait.end_s, end_s), len(steps) + 2 * j + 1))
