@@ -187,6 +187,15 @@ def test_json_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: p
         read([str(tmp_path)], Asked())
 
 
+def test_json_of_too_many_parts_for_the_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "jobs.gz").write_bytes(
+        gzip.compress(b'{"jobs": [' + b"{}," * reading.MOST_JSON_PARTS + b"{}]}")
+    )
+
+    with pytest.raises(BadInput, match=r"jobs\.gz"):
+        read([str(tmp_path)], Asked())
+
+
 def test_a_job_name_may_hold_line_ends_and_costs_at_most_its_own_row(tmp_path: Path) -> None:
     names = {"1": "a\nb", "2": "a|b", "3": "a\n\n\nb", "4": "a\nb|c", "5": "train"}
     rows = (a_row(job, JobName=name) for job, name in names.items())

@@ -11,12 +11,14 @@ import csv
 import gzip
 import itertools
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
+from errno import ENOMEM
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,6 +35,7 @@ from brimful.units import HOUR_S
 
 HEAD_BYTES = 2**16
 MOST_JSON_BYTES = 2**30  # JSON is held whole; a range answer of a day of 600 cards has 20 MB
+MOST_JSON_PARTS = 2**24  # objects and lists, about 2 GiB of memory; that day has 4 million
 URLS = ("http://", "https://")
 BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same once more, for `brimful simulate`
 ALWAYS = (-(2**60), 2**60)
@@ -146,6 +149,8 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
             text = stream.read(MOST_JSON_BYTES + 1)
         if len(text) > MOST_JSON_BYTES:
             raise BadInput(say("sim.unpacks_too_large", name=path.name, most=Number(MOST_JSON_BYTES)))
+        if text.count(b"{") + text.count(b"[") > MOST_JSON_PARTS:
+            raise MemoryError(os.strerror(ENOMEM))
         found = json.loads(text)
         _read_json(path, found, books)
     else:
