@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from brimful.audit.records import Paid, Part, Parts, Records, Run
@@ -15,13 +13,19 @@ HOUR = 3600
 
 
 def leaves(
-    spans: Spans, *, end_s: int = 2 * HOUR, parts: Parts | None = None, used: int | None = None
+    spans: Spans,
+    *,
+    end_s: int = 2 * HOUR,
+    parts: Parts | None = None,
+    used: int | None = None,
+    run: tuple[int, int] | None = None,
 ) -> dict[str, int]:
     """Leaves below allocated.kept of one card that a job held."""
-    run = Run(job="j", start_s=0, end_s=end_s, parts=(Part(place="n", gpus=1, cards=(0,)),), outcome="kept")
-    run = replace(run, memory_bytes=used)
+    start, end = run or (0, end_s)
+    part = Part(place="n", gpus=1, cards=(0,))
+    held = Run(job="j", start_s=start, end_s=end, parts=(part,), outcome="kept", memory_bytes=used)
     paid = Paid(place="n", gpu="big", gpus=1, start_s=0, end_s=end_s)
-    records = Records(paid=[paid], runs=[run], activity={("", "n", 0): spans}, types={"big": 80})
+    records = Records(paid=[paid], runs=[held], activity={("", "n", 0): spans}, types={"big": 80})
     if parts:
         records.parts["j"] = parts
     tree = sweep(records, start_s=0, end_s=end_s).tree
@@ -52,6 +56,20 @@ def test_set_up_gap_short_pause_and_tail() -> None:
 
 def test_a_card_that_was_idle_from_the_first_to_the_last_second_was_never_used() -> None:
     assert leaves([(-100, 8000, "idle")]) == {"idle.never_used": 7200}
+
+
+def test_the_edge_of_the_window_is_not_the_edge_of_the_run() -> None:
+    """It worked before the window and after it: a gap, neither set-up nor tail nor never used."""
+    assert leaves(
+        [(-600, -300, "working"), (-300, 7500, "idle"), (7500, 8000, "working")], run=(-600, 8000)
+    ) == {"idle.gap": 7200}
+
+
+def test_spans_that_overlap_count_once() -> None:
+    assert leaves([(0, 5000, "working"), (4000, 7200, "starved")]) == {
+        "active.working.unknown": 5000,
+        "active.starved": 2200,
+    }
 
 
 def test_idle_beside_a_hole_in_the_samples_is_of_no_known_kind() -> None:
@@ -108,7 +126,7 @@ def test_the_one_rule(
 def series(**kinds: list[float]) -> Spans:
     found = Series()
     for kind, values in kinds.items():
-        found.extend(kind, [(60 * i, str(v)) for i, v in enumerate(values)], 1.0, by_slice=False)
+        found.extend(kind, [(60 * i, str(v)) for i, v in enumerate(values)], 1.0)
     return found.spans()
 
 
@@ -127,15 +145,15 @@ def test_a_spinning_card_is_told_by_its_own_power_at_rest() -> None:
 
 def test_slices_of_a_card_count_as_the_busiest_and_never_above_one() -> None:
     found = Series()
-    found.extend("engine", [(0, "0.0"), (60, "0.0")], 1.0, by_slice=True)
-    found.extend("engine", [(0, "1.4"), (60, "0.0")], 1.0, by_slice=True)
+    found.extend("engine", [(0, "0.0"), (60, "0.0")], 1.0)
+    found.extend("engine", [(0, "1.4"), (60, "0.0")], 1.0)
 
-    assert list(found.kinds["engine"][1]) == [1.0, 0.0]
     assert found.spans() == [(0, 60, "working"), (60, 120, "idle")]
+    assert found.most("engine") == 1.0
 
 
 def test_a_hole_in_the_samples_is_not_filled() -> None:
     found = Series()
-    found.extend("sm", [(0, "0.9"), (60, "0.9"), (600, "0.9"), (660, "NaN")], 1.0, by_slice=False)
+    found.extend("sm", [(0, "0.9"), (60, "0.9"), (600, "0.9"), (660, "NaN")], 1.0)
 
     assert found.spans() == [(0, 120, "working"), (600, 660, "working")]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from brimful.adapters.stores.sql import SqlStore
 from brimful.audit.readers.own import read_log
@@ -12,9 +15,13 @@ from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.sweep import sweep
 from brimful.fleet.events import (
     ArraySubmitted,
+    CancelRequested,
+    Event,
     JobHeld,
     JobReleased,
+    JobSubmitted,
     LeaseEnded,
+    LeaseEnding,
     LeaseGranted,
     LeaseStarted,
     NodeDrained,
@@ -53,13 +60,86 @@ def test_tasks_of_an_array_are_jobs() -> None:
     first = next(event for event in an_outcome().log if isinstance(event, NodeJoined))
     tasks = ArraySubmitted(at_s=0, job=Job(job="a", gpus=8, tenant="vision"), indices=(0,))
     ran = [
-        LeaseGranted(at_s=5, lease="a_0.1", job="a_0", node=first.node, gpus=(0,), microusd_per_gpu_hour=0),
+        LeaseGranted(
+            at_s=5, lease="a_0.1", job="a_0", node=first.node, gpus=tuple(range(8)), microusd_per_gpu_hour=0
+        ),
         LeaseStarted(at_s=5, lease="a_0.1"),
         LeaseEnded(at_s=65, lease="a_0.1", exit_code=0, reason=verbatim("finished")),
     ]
     records = Records()
     read_log([first, tasks, *ran], records, now_s=65)
     assert [(run.job, run.team, run.end_s - run.start_s) for run in records.runs] == [("a_0", "vision", 60)]
+
+
+def a_log(*events: Event) -> Records:
+    """A node of two GPUs from 0 to 1000 s."""
+    first = next(event for event in an_outcome().log if isinstance(event, NodeJoined))
+    records = Records()
+    read_log([replace(first, node="n", gpus=2), *events], records, now_s=1000)
+    return records
+
+
+def submitted(name: str, at_s: int = 0, **facts: Any) -> JobSubmitted:
+    return JobSubmitted(at_s=at_s, job=Job(job=name, gpus=1, **facts))
+
+
+def granted(job: str, at_s: int, card: int = 0) -> LeaseGranted:
+    return LeaseGranted(
+        at_s=at_s, lease=f"{job}@{at_s}", job=job, node="n", gpus=(card,), microusd_per_gpu_hour=0
+    )
+
+
+def waited(records: Records) -> list[tuple[int, int]]:
+    return [(wait.start_s, wait.end_s) for wait in records.waits]
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_no_longer_demand() -> None:
+    records = a_log(submitted("j"), CancelRequested(at_s=100, job="j"))
+
+    assert waited(records) == [(0, 100)]
+
+
+def test_a_job_that_was_preempted_waits_again_and_comes_again() -> None:
+    stop = LeaseEnding(at_s=200, lease="j@50", reason=None, requeue=True)
+    ended = LeaseEnded(at_s=210, lease="j@50", exit_code=1, kept_work_s=100.0)
+    began = LeaseStarted(at_s=60, lease="j@50")
+    records = a_log(submitted("j"), granted("j", 50), began, stop, ended, granted("j", 500))
+
+    assert waited(records) == [(0, 50), (210, 500)]
+    ran = [(run.start_s, run.end_s, run.outcome, run.submit_s) for run in records.runs]
+    assert ran == [(50, 160, "kept", 0), (160, 210, "lost", 160), (500, 1000, "unknown", 210)]
+
+
+def test_what_waits_for_another_job_or_for_its_array_is_not_demand() -> None:
+    array = ArraySubmitted(at_s=0, job=Job(job="a", gpus=1), indices=(0, 1), at_most=1)
+    ended = LeaseEnded(at_s=300, lease="a_0@0", exit_code=0)
+    records = a_log(array, submitted("next", after=(("a_0", "ok"),)), granted("a_0", 0), ended)
+
+    assert waited(records) == [(300, 1000), (300, 1000)]
+
+
+def test_a_card_that_jobs_share_is_held_once() -> None:
+    both = [granted("x", 0), granted("y", 100)]
+    ended = LeaseEnded(at_s=400, lease="x@0", exit_code=0)
+    records = a_log(submitted("x", gpu_milli=500), submitted("y", gpu_milli=500), *both, ended)
+    tree = sweep(records, start_s=0, end_s=1000).tree
+
+    assert [(run.job, run.start_s, run.end_s) for run in records.runs] == [("x", 0, 400), ("y", 400, 1000)]
+    assert tree.amount("allocated").gpu_s == tree.amount("unallocated").gpu_s == 1000
+
+
+def test_a_strangers_database_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "cookies.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE events (a)")
+        other.commit()
+    path.chmod(0o644)
+    before = path.read_bytes()
+    records = read([str(tmp_path)], Asked())
+
+    assert path.read_bytes() == before
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert records.not_known == ["cookies.db"]
 
 
 def test_what_still_runs_is_held_until_now() -> None:
@@ -135,3 +215,13 @@ def test_steps_of_a_meter_are_work_and_what_waited_in_them(tmp_path: Path) -> No
         "active.working.larger_card.computing.mfu": 440,
         "active.working.larger_card.computing.below_peak": 275,
     }
+
+
+def test_a_second_try_on_the_same_card_does_not_hide_the_first(tmp_path: Path) -> None:
+    for began_s in (400, 5000):
+        began = RunSample(at_s=float(began_s), pid=1, host="n1", job="j", device="cuda:3")
+        step = StepSample(at_s=began_s + 100.0, step=1, step_s=100.0, data_s=0.0)
+        (tmp_path / f"{began_s}.jsonl").write_text(f"{as_line(began)}\n{as_line(step)}\n")
+    records = read([str(tmp_path)], Asked())
+
+    assert records.activity["j", "n1", 3] == [(400, 500, "working"), (5000, 5100, "working")]

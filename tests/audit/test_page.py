@@ -10,7 +10,7 @@ from brimful.audit.actions import actions
 from brimful.audit.page import page
 from brimful.audit.records import Outcome, Paid, Part, Records, Run, Wait
 from brimful.audit.rehearsals import sized, work_of
-from brimful.audit.report import report
+from brimful.audit.report import as_csv, report
 from brimful.audit.said import waste_causes
 from brimful.audit.sweep import sweep
 from brimful.scheduler.policies import read_policy
@@ -101,6 +101,19 @@ def test_the_causes_of_waste_are_what_the_headline_calls_wasted() -> None:
     data = report(records, sweep(records, start_s=0, end_s=END_S))
 
     assert abs(sum(share for _, share in waste_causes(data)) - data["headline"]["wasted"]["share"]) < 1e-9
+
+
+def test_what_has_no_price_has_no_money_beside_what_has_one() -> None:
+    records = books()
+    records.paid[0] = replace(records.paid[0], microusd=None)
+    found = sweep(records, start_s=0, end_s=END_S)
+    data = report(records, found)
+    rows = [row.split(",") for row in as_csv(found.tree).splitlines()[1:]]
+    bare = {team for _, team, *_, microusd in rows if not microusd}
+
+    assert bare
+    assert bare == {team["team"] for team in data["teams"] if team["usd"] is None}
+    assert "$0.00" not in page(data)
 
 
 def test_hundreds_of_teams_stay_a_small_page() -> None:

@@ -24,7 +24,6 @@ from brimful.audit.records import Records
 from brimful.audit.report import report
 from brimful.audit.sweep import sweep
 from brimful.errors import BadInput, NotFound, WorldFailed
-from brimful.sim.fleets import parse_fleet
 
 WINDOW = (1_794_810_000, 1_794_820_000)
 HEADS = (
@@ -349,12 +348,64 @@ def test_zeros_of_slurms_own_usage_mean_unsupported(usage: Path, tmp_path: Path)
     [
         ("a[1-3,05],b7", ["a1", "a2", "a3", "a05", "b7"]),
         ("n[098-101]-x", ["n098-x", "n099-x", "n100-x", "n101-x"]),
-        ("cs75", ["cs75"]),
+        ("r[1-2]n[1,3],cs75", ["r1n1", "r1n3", "r2n1", "r2n3", "cs75"]),
+        ("a" * 100_000 + "[", ["a" * 100_000]),
         ("", []),
     ],
 )
 def test_node_lists(text: str, names: list[str]) -> None:
     assert slurm.hosts(text) == names
+
+
+def test_what_has_not_ended_by_sacct_p_goes_on_until_the_last_moment_of_the_file(tmp_path: Path) -> None:
+    names = "JobID|User|Partition|Submit|Start|End|State|AllocTRES|ReqTRES|NodeList"
+    rows = (
+        "1|ann|p|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T12:00:00|COMPLETED|gres/gpu=4||n1",
+        "2|ann|p|2026-05-01T00:00:00|2026-05-01T01:00:00|Unknown|RUNNING|gres/gpu=4||n1",
+        "3|ann|p|2026-05-01T03:00:00|Unknown|Unknown|PENDING||gres/gpu=16,node=2|None assigned",
+        "4|ann|p|2026-05-01T04:00:00|Unknown|Unknown|PENDING||gres/gpu=16|None assigned",
+    )
+    records = from_text(tmp_path, "\n".join((names, *rows)) + "\n")
+
+    assert [(run.job, run.end_s - run.start_s) for run in records.runs] == [
+        ("1", 12 * 3600),
+        ("2", 11 * 3600),
+    ]
+    waits = [(wait.job, wait.end_s - wait.start_s, wait.per_node) for wait in records.waits]
+    assert waits == [("2", 3600, 4), ("3", 9 * 3600, 8), ("4", 8 * 3600, None)]
+
+
+def test_a_job_in_the_hour_that_comes_twice_ends_after_it_began(tmp_path: Path) -> None:
+    path = tmp_path / "sacct.txt"
+    row = "1|2026-10-25T02:10:00|2026-10-25T02:50:00|2026-10-25T02:20:00|COMPLETED|gres/gpu=4|n1"
+    path.write_text(f"JobID|Submit|Start|End|State|AllocTRES|NodeList\n{row}\n")
+    records = read([str(path)], Asked(ZoneInfo("Europe/Paris")))
+
+    assert [run.end_s - run.start_s for run in records.runs] == [1800]
+
+
+def test_the_expected_start_of_a_waiting_job_is_not_yet(tmp_path: Path) -> None:
+    common = {
+        "user_name": "ann",
+        "partition": "p",
+        "tres_req_str": "gres/gpu=8",
+        "submit_time": 1_777_593_600,
+    }
+    jobs = [
+        {**common, "job_id": 1, "job_state": "RUNNING", "start_time": 1_777_593_600, "nodes": "n1"},
+        {
+            **common,
+            "job_id": 2,
+            "job_state": "PENDING",
+            "start_time": 1_777_993_600,
+            "eligible_time": 1_777_593_600,
+        },
+    ]
+    jobs[0]["last_sched_evaluation"] = 1_777_597_200
+    records = from_text(tmp_path, json.dumps({"jobs": jobs}))
+
+    assert [run.end_s - run.start_s for run in records.runs] == [3600]
+    assert [wait.end_s - wait.start_s for wait in records.waits] == [3600]
 
 
 def test_times_without_a_zone_are_in_the_zone_that_was_named(tmp_path: Path) -> None:
@@ -429,94 +480,6 @@ def test_straight_from_a_prometheus_server_a_day_at_a_time(prometheus: str) -> N
 def test_a_server_that_is_not_there_is_the_worlds_failure() -> None:
     with pytest.raises(WorldFailed):
         read(["http://127.0.0.1:9"], Asked(UTC, WINDOW))
-
-
-# -- money -------------------------------------------------------------------------------------------------
-
-
-def test_a_purchase_and_what_was_used_of_it_are_counted_once(usage: Path) -> None:
-    records = from_file(usage / "focus_1.2_aws_purchase_and_used_rows.csv")
-    assert records.left_out == {"bill_purchase": 1, "bill_no_gpu": 1}
-    assert from_file(usage / "focus_1.0_sample_1000.csv.gz").left_out == {
-        "bill_no_gpu": 997,
-        "bill_not_usage": 3,
-    }
-    assert from_file(usage / "focus_1.3_contractcommitment_aws.csv").left_out == {"bill_contract": 1}
-
-
-def test_a_gpu_machine_costs_its_effective_cost_and_an_unused_commitment_is_not_delivered(
-    tmp_path: Path,
-) -> None:
-    names = "ChargeCategory,BilledCost,EffectiveCost,ChargePeriodStart,ChargePeriodEnd,ConsumedQuantity,"
-    names += "ConsumedUnit,ResourceName,SkuPriceDetails,CommitmentDiscountStatus,BillingCurrency"
-    hour = "2026-05-01T00:00:00Z,2026-05-01T01:00:00Z"
-    p4d = '"{""InstanceType"":""p4d.24xlarge""}"'
-    rows = [
-        f"Purchase,87600,0,{hour},,,ri-1,,,USD",
-        f"Usage,0,10.5,{hour},1,Hours,node-1,{p4d},Used,USD",
-        f"Usage,0,9.5,{hour},1,Hours,ri-1,{p4d},Unused,USD",
-        f"Usage,0,9.5,{hour},0.5,Hours,node-2,{p4d},,EUR",
-    ]
-    records = from_text(tmp_path, "\n".join((names, *rows)))
-
-    assert [(p.place, p.gpu, p.gpus, p.microusd, p.unused) for p in records.paid] == [
-        ("node-1", "a100-sxm-40gb", 8, 10_500_000, False),
-        ("ri-1", "a100-sxm-40gb", 8, 9_500_000, True),
-        ("node-2", "a100-sxm-40gb", 8, None, False),
-    ]
-    assert records.paid[2].end_s - records.paid[2].start_s == 1800
-    assert records.left_out == {"bill_purchase": 1, "currency": 1}
-    start_s, end_s = records.window()
-    tree = sweep(records, start_s=start_s, end_s=end_s).tree
-    assert tree.amount("not_delivered.unused").microusd == 9_500_000
-
-
-def test_a_plain_csv_of_what_is_paid(tmp_path: Path) -> None:
-    row = "n1,a100,8,2026-05-01,2026-05-02,2.50,list,a|b"
-    text = f"place,gpu,gpus,start,end,usd_per_gpu_hour,kind,queues\n{row}\n"
-    paid = from_text(tmp_path, text).paid[0]
-
-    assert (paid.microusd, paid.list_price, paid.walls) == (8 * 24 * 2_500_000, True, frozenset({"a", "b"}))
-    with pytest.raises(BadInput, match="row 2"):
-        from_text(tmp_path, text.replace("2.50", "cheap"))
-
-
-def test_a_node_that_is_seen_and_billed_is_paid_once_and_keeps_its_queues(tmp_path: Path) -> None:
-    (tmp_path / "paid.csv").write_text(
-        "place,gpu,gpus,start,end,usd_per_gpu_hour\nn1,a100-sxm-80gb,8,2026-05-01,2026-05-02,2\n"
-    )
-    (tmp_path / "sinfo.txt").write_text(
-        "n1 0 9 0/0/0/9 idle gpu gpu:a100:8 gpu:a100:0(IDX:N/A)\n"
-        "n2 0 9 0/0/0/9 idle gpu gpu:a100:8 gpu:a100:0(IDX:N/A)\n"
-    )
-    (tmp_path / "sacct.txt").write_text(
-        "JobID|Submit|Start|End|AllocTRES|NodeList\n"
-        "1|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T10:00:00|gres/gpu:a100=8|n1\n"
-    )
-    records = read([str(tmp_path)], Asked())
-
-    assert [(p.place, p.gpu, p.gpus, p.walls) for p in records.paid] == [
-        ("n1", "a100-sxm-80gb", 8, frozenset({"gpu"})),
-        ("n2", "a100", 8, frozenset({"gpu"})),
-    ]
-    start_s, end_s = records.window()
-    found = sweep(records, start_s=start_s, end_s=end_s)
-    assert found.tree.amount("allocated").gpu_s == 80 * 3600
-    assert not found.left_out["run_gpu_s"]
-
-
-def test_a_fleet_on_the_command_line_is_paid_all_the_time(tmp_path: Path) -> None:
-    path = tmp_path / "sacct.txt"
-    path.write_text(
-        "JobID|Submit|Start|End|AllocTRES|State\n"
-        "1|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T10:00:00|gres/gpu=4|COMPLETED\n"
-    )
-    records = read([str(path)], Asked(), parse_fleet("1x8@2"))
-    start_s, end_s = records.window()
-    tree = sweep(records, start_s=start_s, end_s=end_s).tree
-
-    assert tree.amount().microusd == 80 * 2_000_000
-    assert tree.amount("allocated.kept").microusd == 40 * 2_000_000
 
 
 # -- bad input ---------------------------------------------------------------------------------------------

@@ -161,6 +161,24 @@ def test_an_answer_that_explains_too_little_of_the_real_waits_is_a_lower_bound()
     assert sized(waited, FIFO, alone=False)["explained"] == 0.0
 
 
+def test_a_wait_before_the_window_is_not_held_against_the_replay() -> None:
+    work = work_of(walled_books(), [], start_s=3600, end_s=36_000)
+
+    assert sorted(work.waits_s.values()) == [0, 0, 3600, 3600]
+
+
+def test_machines_of_a_cloud_that_follow_one_another_are_one_and_have_a_price_or_none() -> None:
+    records = Records()
+    for i in range(5):
+        hour = (3600 * i, 3600 * (i + 1))
+        cost = 8_000_000 if i else None
+        paid = Paid(place=f"i-{i}", gpu="a100", gpus=8, start_s=hour[0], end_s=hour[1], microusd=cost)
+        records.paid.append(paid)
+    fleet = work_of(records, [], start_s=0, end_s=18_000).fleet
+
+    assert [(kind.gpus, kind.microusd_per_gpu_hour, n) for kind, n in fleet.items()] == [(8, 0, 1)]
+
+
 def test_a_trace_alone_has_no_fleet_and_is_a_lower_bound() -> None:
     work = with_room(Work(arrivals(*[(0, 4, 7200)] * 4), {}, {}))
     found = sized(work, FIFO, alone=True)

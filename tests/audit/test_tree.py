@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -178,6 +179,43 @@ def test_jobs_that_claim_more_than_was_paid_for_are_cut_and_counted() -> None:
     assert found.tree.amount("allocated.kept").gpu_s == 300
     assert found.tree.amount("allocated.lost").gpu_s == 100
     assert found.left_out["excess_gpu_s"] == 200
+
+
+def test_a_job_of_no_type_fills_one_type_and_then_the_next() -> None:
+    pools = [a_node("old", gpus=4, is_node=False), replace(a_node("new", gpus=4, is_node=False), gpu="h100")]
+    records = Records(paid=pools, runs=[a_run(6, place="", outcome="kept")])
+    found = sweep(records, start_s=0, end_s=100)
+
+    assert found.tree.amount("allocated.kept").gpu_s == 600
+    assert found.left_out["excess_gpu_s"] == 0
+
+
+def test_a_job_whose_node_is_not_known_is_in_its_own_queues_pool() -> None:
+    pools = [a_node(wall, walls=frozenset({wall}), is_node=False) for wall in ("a", "b")]
+    records = Records(paid=pools, runs=[a_run(8, place="", wall="b")], knows_queue=True)
+    found = sweep(records, start_s=0, end_s=100)
+
+    assert {cell.team for cell in found.tree.cells if cell.leaf.startswith("unallocated")} == {"a"}
+
+
+def test_a_node_that_goes_to_another_queue_is_that_queues_from_then_on() -> None:
+    first, second = (replace(a_node(), walls=frozenset({wall})) for wall in ("a", "b"))
+    records = Records(paid=[replace(first, end_s=50), replace(second, start_s=50)], knows_queue=True)
+    records.runs.append(a_run(8, start_s=40, end_s=60, wall="a", outcome="kept"))
+    found = sweep(records, start_s=0, end_s=100)
+    free = {cell.team: n for cell, n in found.tree.cells.items() if cell.leaf.startswith("unallocated")}
+
+    assert free == {"a": 320, "b": 320}
+    assert found.tree.amount("allocated.kept").gpu_s == 160
+
+
+def test_a_job_that_may_run_anywhere_leaves_the_only_type_that_another_can_use() -> None:
+    records = Records(paid=[a_node("n"), replace(a_node("m"), gpu="h100")], knows_queue=True)
+    anywhere, bound = (Wait(start_s=0, end_s=100, gpus=8, per_node=8, gpu=gpu) for gpu in ("", "a100"))
+    for waits in ([anywhere, bound], [bound, anywhere]):
+        for paid in (records.paid, records.paid[::-1]):
+            found = leaves(replace(records, waits=waits, paid=paid))
+            assert found == {"unallocated.own_queue.fits": 1600}
 
 
 def test_a_job_on_a_node_nobody_paid_for_is_counted_as_not_joined() -> None:

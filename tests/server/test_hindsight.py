@@ -105,6 +105,12 @@ def test_a_window_that_is_empty_or_longer_than_a_year_is_refused(server: Server,
     assert answer.json()["error"]["code"] == "bad_input"
 
 
+def test_a_window_in_no_calendar_is_refused(server: Server) -> None:
+    query = f"from_s={2**40 - 10}&to_s={2**40}"
+
+    assert server.http.get(f"/v1/audit/usage?{query}", headers=bearer(server.access)).status_code == 422
+
+
 def test_once_a_month_whoever_asked_is_told_and_nobody_twice(server: Server) -> None:
     assert server.service.notifier is not None
     server.asks("all")

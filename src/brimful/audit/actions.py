@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from brimful.audit.changes import CHANGES
 from brimful.audit.rehearsals import Work
-from brimful.audit.sizing import Replay, Sizing, gpus_of, least, silos
+from brimful.audit.sizing import EXPLAINED, Replay, Sizing, gpus_of, least, silos
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
 from brimful.scheduler.rules import Rules
@@ -138,5 +138,5 @@ def _usd_per_month(before: Mapping[Node, int], after: Mapping[Node, int]) -> flo
 
 
 def _confidence(name: str, explained: float | None) -> Confidence:
-    level = 0 if explained is None or explained < 0.5 else 1 if explained < TRUSTED else 2
+    level = 0 if explained is None or explained < EXPLAINED else 1 if explained < TRUSTED else 2
     return LEVELS[max(0, level - (name in ASSUMED))]

@@ -30,9 +30,10 @@ def card_leaves(
     parts = records.parts.get(run.job)
     shares = parts.shares() if parts and parts.whole_s > 0 else {}
     for i, spans in enumerate(known):
+        named = list(_named(spans or [], run.start_s, run.end_s))
         gone = [(a, b, 1) for a, b, n in cuts if n > gpus - 1 - i]
         for a, b, _ in _pieces(start, end, 1, gone):
-            for what, c, d in _divided(spans or [], a, b, run=(start, end)):
+            for what, c, d in _divided(named, a, b):
                 yield from _worked(f"{root}.{what}", c, d, size, shares)
 
 
@@ -58,11 +59,11 @@ def _pieces(start: int, end: int, gpus: int, cuts: Sequence[Interval]) -> Iterat
         yield at, end, gpus
 
 
-def _divided(spans: Spans, start: int, end: int, *, run: tuple[int, int]) -> Iterator[tuple[str, int, int]]:
-    """(leaf, start, end) for all of [start, end); which kind of idle it is depends on the whole run."""
+def _divided(named: Sequence[tuple[int, int, str]], start: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """(leaf, start, end) for all of [start, end). Of spans that overlap the first counts."""
     at = start
-    for first, last, what in _named(spans, *run):
-        a, b = max(first, start), min(last, end)
+    for first, last, what in named:
+        a, b = max(first, at), min(last, end)
         if a >= b:
             continue
         if at < a:
@@ -74,7 +75,7 @@ def _divided(spans: Spans, start: int, end: int, *, run: tuple[int, int]) -> Ite
 
 
 def _named(spans: Spans, start: int, end: int) -> Iterator[tuple[int, int, str]]:
-    """The spans within a run, each with its leaf."""
+    """The spans within a run, each with its leaf: of all of it, whatever window is asked for."""
     skip = max(0, bisect_right(spans, start, key=lambda span: span[0]) - 1)
     mine: list[tuple[int, int, str]] = []
     for first, last, level in spans[skip:]:

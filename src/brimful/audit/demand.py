@@ -79,10 +79,15 @@ def match(
     left, wanted = dict(free), Counter(queue.gpus)
     found: dict[Pool, Counter[str]] = {pool: Counter() for pool in free}
     own: defaultdict[Pool, list[Demand]] = defaultdict(list)
+    # Whoever has the fewest choices first, on GPUs that the fewest others may use; then in any fixed order.
+    demands = sorted(wanted, key=lambda d: (not d.gpu, str(d)))
+    pools = sorted(
+        free, key=lambda p: (not p.walls, len(p.walls), not p.gpu, p.gpu, sorted(p.walls), p.by_node)
+    )
 
     def give(fits: Callable[[Demand, Pool], bool], leaf: Callable[[Demand, Pool], str]) -> None:
-        for demand in sorted(wanted, key=str):
-            for pool in free:
+        for demand in demands:
+            for pool in pools:
                 gpus = min(wanted[demand], left[pool])
                 if gpus and fits(demand, pool):
                     wanted[demand] -= gpus

@@ -6,7 +6,9 @@ None, empty, or absent, and ends up in a leaf called unknown.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -98,8 +100,8 @@ class Mean(NamedTuple):
     node: str
     card: int
     busy_frac: float | None
-    used_bytes: int | None
-    card_bytes: int | None = None
+    used_bytes: float | None
+    card_bytes: float | None = None
 
 
 @dataclass(slots=True)
@@ -145,12 +147,18 @@ class Records:
     card_shares: dict[str, tuple[float, float]] = field(default_factory=dict)  # cluster -> idle, starved
     left_out: Counter[str] = field(default_factory=Counter)  # code -> how many rows or GPU-seconds
 
-    def saw_memory(self, job: str, used_bytes: float, card_bytes: int | None = None) -> None:
+    def saw_memory(self, job: str, used_bytes: float, card_bytes: float | None = None) -> None:
         """Of one of its cards: the most counts."""
         used, of = self.memory.get(job, (0, None))
-        self.memory[job] = (max(used, int(used_bytes)), card_bytes or of)
+        self.memory[job] = (max(used, int(used_bytes)), int(card_bytes) if card_bytes else of)
 
     def window(self) -> tuple[int, int]:
         """From the first to the last moment that anything was paid for or ran."""
         ends = [(p.start_s, p.end_s) for p in self.paid] or [(r.start_s, r.end_s) for r in self.runs]
         return (min(start for start, _ in ends), max(end for _, end in ends)) if ends else (0, 0)
+
+
+def most_at_once(spans: Iterable[tuple[int, int, int]]) -> int:
+    """Of (start, end, how many) each."""
+    changes = sorted(each for start, end, n in spans for each in ((start, n), (end, -n)))
+    return max(itertools.accumulate(n for _, n in changes), default=0)

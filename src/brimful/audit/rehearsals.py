@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brimful.audit.changes import Changes
-from brimful.audit.records import Records
-from brimful.audit.sizing import Answer, Sizing, band, explained, gpus_of, peak_gpus, silos, size
+from brimful.audit.records import Records, most_at_once
+from brimful.audit.sizing import EXPLAINED, Answer, Sizing, band, explained, gpus_of, peak_gpus, silos, size
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
 from brimful.scheduler.rules import Quota, Rules
@@ -69,7 +69,7 @@ def work_of(
             continue
         submit = run.submit_s if run.submit_s is not None else run.start_s
         name = f"{run.job}.{i}"
-        waits[name] = max(0, run.start_s - submit)
+        waits[name] = max(0, start - max(submit, start_s))  # as the replay has it: from the window on
         job = saving_job(
             job=name,
             gpus=run.gpus,
@@ -103,9 +103,12 @@ def _fleet(records: Records, nodes: Sequence[Node]) -> dict[Node, int]:
     for p in there:
         paid[p.gpu][0] += p.microusd or 0
         paid[p.gpu][1] += p.gpus * (p.end_s - p.start_s)
-    for _, gpu, gpus in sorted({(p.place, p.gpu, p.gpus) for p in there}):
+    unpriced = {p.gpu for p in there if p.microusd is None}
+    for gpu, gpus in sorted({(p.gpu, p.gpus) for p in there}):
         microusd, gpu_s = paid[gpu]
-        kinds[a_kind(gpu or "gpu", gpus, microusd * HOUR_S // gpu_s)] += 1
+        kind = a_kind(gpu or "gpu", gpus, 0 if gpu in unpriced else microusd * HOUR_S // gpu_s)
+        # Machines of a cloud come and go: as many as there were at once.
+        kinds[kind] = most_at_once((p.start_s, p.end_s, 1) for p in there if (p.gpu, p.gpus) == (gpu, gpus))
     return dict(kinds)
 
 
@@ -148,7 +151,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
         "weeks": max((len(replay.weeks) for replay in sizing.replays.values()), default=0),
         "fleet_gpus": None if work.assumed_node else gpus_of(work.fleet),
         "explained": share,
-        "lower_bound": share is None or share < 0.5,
+        "lower_bound": share is None or share < EXPLAINED,
         "curve": _curve(sizing),
         "silos": queues,
         "silos_gpus": sum(known) if known and len(known) == len(queues) else None,

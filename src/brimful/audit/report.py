@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 from brimful.audit.cards import card_leaves
-from brimful.audit.records import Records
+from brimful.audit.records import Records, most_at_once
 from brimful.audit.sweep import Swept
-from brimful.audit.tree import Tree
+from brimful.audit.tree import Cell, Tree
 from brimful.language.printable import printable
 from brimful.units import HOUR_S, MICROUSD
 
@@ -103,7 +102,9 @@ def _hour_of_week(found: Swept) -> dict[str, Any]:
 def _quotas(records: Records, found: Swept) -> dict[str, int]:
     """GPUs that only one queue may use, the most there were at once."""
     return {
-        next(iter(walls)): _peak((p.start_s, p.end_s, p.gpus) for p in records.paid if p.walls == walls)
+        next(iter(walls)): most_at_once(
+            (p.start_s, p.end_s, p.gpus) for p in records.paid if p.walls == walls
+        )
         for walls in {p.walls for p in records.paid if len(p.walls) == 1 and not p.unused}
         if found.start_s < found.end_s
     }
@@ -116,12 +117,7 @@ def _peaks(records: Records, found: Swept) -> dict[str, int]:
         start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
         for name in {run.team, run.wall} if start < end else ():
             spans[name].append((start, end, run.gpus))
-    return {name: _peak(mine) for name, mine in spans.items()}
-
-
-def _peak(spans: Iterable[tuple[int, int, int]]) -> int:
-    changes = sorted(each for start, end, n in spans for each in ((start, n), (end, -n)))
-    return max(itertools.accumulate((n for _, n in changes)), default=0)
+    return {name: most_at_once(mine) for name, mine in spans.items()}
 
 
 def _teams(records: Records, found: Swept) -> list[dict[str, Any]]:
@@ -132,7 +128,6 @@ def _teams(records: Records, found: Swept) -> list[dict[str, Any]]:
         mine[cell.leaf.partition(".")[0]] += gpu_s
         mine[verdict(cell.leaf)] += gpu_s
         mine["walled"] += gpu_s * (cell.leaf == "unallocated.walled")
-        mine["microusd"] += tree.money.get(cell, 0)
     return [
         {
             "team": team,
@@ -142,7 +137,7 @@ def _teams(records: Records, found: Swept) -> list[dict[str, Any]]:
             "kept_gpu_h": mine["kept"] / HOUR_S,
             "wasted_gpu_h": mine["wasted"] / HOUR_S,
             "walled_gpu_h": mine["walled"] / HOUR_S,
-            "usd": mine["microusd"] / MICROUSD if tree.is_priced else None,
+            "usd": _usd(tree.amount(team=team).microusd),
         }
         for team, mine in sorted(sums.items(), key=lambda each: -each[1]["wasted"])
         if team
@@ -207,13 +202,12 @@ def as_csv(tree: Tree) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("leaf", "team", "gpu", "day", "gpu_seconds", "microusd"))
-    sums: defaultdict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for cell, gpu_s in tree.cells.items():
-        mine = sums[cell.leaf, cell.team, cell.gpu, cell.day]
-        mine[0] += gpu_s
-        mine[1] += tree.money.get(cell, 0)
+    sums: defaultdict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
+    for cell in tree.cells:
+        sums[cell.leaf, cell.team, cell.gpu, cell.day].append(cell)
     for key in sorted(sums):
-        writer.writerow((*map(_as_text, key), sums[key][0], sums[key][1] if tree.is_priced else ""))
+        found = tree.sum_of(sums[key])
+        writer.writerow((*map(_as_text, key), found.gpu_s, found.microusd))  # None is an empty cell
     return out.getvalue()
 
 

@@ -59,7 +59,8 @@ def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
 # Where waste is told by its cause, largest part first: paths that hold nothing but waste.
 CAUSE_PATHS = (
     "not_delivered",
-    "out_of_service",
+    "out_of_service.broken",
+    "out_of_service.planned",
     "unallocated.own_queue",
     "unallocated.other_type",
     "unallocated.walled",
@@ -84,7 +85,7 @@ def waste_causes(data: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def paid_said(data: dict[str, Any]) -> Sentence:
-    money = data["money_is"]
+    money = data["money_is"] if data["paid_usd"] is not None else None
     usd = Usd(round((data["paid_usd"] or 0) * MICROUSD))
     hours = Number(data["paid_gpu_h"], 0 if data["paid_gpu_h"] >= FEW_GPU_H else 3)
     return say(f"audit.paid.{money}" if money else "audit.paid", hours=hours, usd=usd)

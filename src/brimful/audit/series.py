@@ -29,36 +29,33 @@ METRICS: dict[str, tuple[str, float]] = {
 }
 FRACTIONS = ("sm", "engine", "busy")
 USUAL_STEP_S = 60
+MOST_FRAC = 8.0  # slices of a card have been seen above 100 %, and a card has seven
+MOST_OTHER = 2.0**50  # bytes or watts
 
 
 class Series:
-    """One card's samples by kind. Several rows of one moment (MIG slices) count as the busiest of them."""
+    """One card's samples by kind. Several of one moment (MIG slices) count as the busiest of them."""
 
     __slots__ = ("kinds",)
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[array[int], array[float]]] = {}
 
-    def extend(self, kind: str, looks: Iterable[tuple[float, str]], unit: float, *, by_slice: bool) -> None:
-        """Samples in order of time; NaN is none. A slice adds to what its card's other slices said."""
+    def extend(self, kind: str, looks: Iterable[tuple[float, str]], unit: float) -> None:
+        """NaN, DCGM's blanks and all else that no card can show is no sample."""
         times, values = self.kinds.setdefault(kind, (array("I"), array("f")))
-        top = 1.0 if kind in FRACTIONS else inf  # slices of a card have been seen above 100 %
-        known = dict(zip(times, range(len(times)), strict=True)) if by_slice else {}
+        top, most = (1.0, MOST_FRAC) if kind in FRACTIONS else (inf, MOST_OTHER)
         for at, text in looks:
             try:
-                at_s, value = int(at), min(float(text) / unit, top)
+                at_s, value = int(at), float(text) / unit
             except (ValueError, TypeError, OverflowError):
                 continue
-            if value != value or not 0 <= at_s < 2**32:  # noqa: PLR0124 - NaN
-                continue
-            if at_s in known:
-                values[known[at_s]] = max(values[known[at_s]], value)
-            else:
+            if 0 <= value <= most and 0 <= at_s < 2**32:
                 times.append(at_s)
-                values.append(value)
+                values.append(min(value, top))
 
     def most(self, kind: str) -> float | None:
-        return max(self.kinds[kind][1]) if kind in self.kinds else None
+        return max(self.kinds[kind][1], default=None) if kind in self.kinds else None
 
     def most_between(self, kind: str, start_s: int, end_s: int) -> float | None:
         if kind not in self.kinds:
@@ -87,14 +84,14 @@ class Series:
         times, values = self.kinds[kind]
         if all(a < b for a, b in itertools.pairwise(times)):
             return times, values
-        order = dict(sorted(zip(times, values, strict=True)))
+        order = dict(sorted(zip(times, values, strict=True)))  # of one moment the largest comes last
         return array("I", order), array("f", order.values())
 
     def _rest_w(self, power: tuple[array[int], array[float]]) -> float | None:
         """Watts of this card while it was not busy."""
         if "busy" not in self.kinds or not power[0]:
             return None
-        busy = dict(zip(*self.kinds["busy"], strict=True))
+        busy = dict(zip(*self._sorted("busy"), strict=True))
         quiet = [watts for at, watts in zip(*power, strict=True) if busy.get(at) == 0]
         return median(quiet) if quiet else None
 
@@ -128,4 +125,4 @@ def card_of(labels: Mapping[str, str]) -> CardKey | None:
     node = node or labels.get("instance", "").rpartition(":")[0]
     card = labels.get("gpu") or labels.get("minor_number") or labels.get("device", "").removeprefix("nvidia")
     job = labels.get("hpc_job") or labels.get("jobid") or labels.get("job_name") or labels.get("pod") or ""
-    return (job, node, int(card)) if node and card.isdigit() else None
+    return (job, node, int(card)) if node and card.isdecimal() and len(card) <= 4 else None

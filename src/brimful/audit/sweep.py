@@ -7,8 +7,9 @@ the free GPUs of each moment are matched with the jobs that waited (demand.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 
@@ -18,13 +19,14 @@ from brimful.audit.records import Down, Paid, Part, Records, Run
 from brimful.audit.tree import Calendar, Cell, Lot, Tally, Tree, spread
 from brimful.units import HOUR_S
 
+LARGEST = 2**63  # bytes: fits no card
 Interval = tuple[int, int, int]  # start, end, GPUs
 Step = tuple[int, Pool, int, int, int, int]  # at, pool, lot, free before, free after, change of GPUs there
 
 
 @dataclass(slots=True)
 class Place:
-    """One GPU type on one node or in one pool, over the window."""
+    """One GPU type on one node or in one pool, over the window, while the same queues might use it."""
 
     name: str
     gpu: str
@@ -32,8 +34,13 @@ class Place:
     is_node: bool
     lot: int = 0
     paid: list[Interval] = field(default_factory=list)
-    held: list[tuple[int, int, int, Run, Part]] = field(default_factory=list)
+    # start, end, GPUs, whose; and where what finds no room here may be as well
+    held: list[tuple[int, int, int, Run, Part, list[Place]]] = field(default_factory=list)
     downs: list[tuple[int, int, Down]] = field(default_factory=list)
+
+    def distance(self, run: Run) -> int:
+        """Its own queue's GPUs, those of every queue, those of others."""
+        return 0 if run.wall in self.walls else 2 if self.walls else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> 
     places, lots = _places(records, start_s, end_s, tally)
     _join(records, places, start_s, end_s, left_out)
     steps: list[Step] = []
-    for place in places.values():
+    for place in places:
         pool = Pool(place.gpu, place.walls, place.is_node)
         for at_s, before, after, change in _along(place, records, tally, left_out):
             steps.append((at_s, pool, place.lot, before, after, change))
@@ -76,18 +83,16 @@ def _clipped(paid: Paid, start_s: int, end_s: int) -> Paid | None:
     return replace(paid, start_s=start, end_s=end, microusd=cost)
 
 
-def _places(
-    records: Records, start_s: int, end_s: int, tally: Tally
-) -> tuple[dict[tuple[str, str], Place], dict[int, Lot]]:
+def _places(records: Records, start_s: int, end_s: int, tally: Tally) -> tuple[list[Place], dict[int, Lot]]:
     """What was paid, by place; and the prices. A place's cost is spread evenly over its GPU-seconds."""
     mine = [p for paid in records.paid if (p := _clipped(paid, start_s, end_s))]
-    by_place: dict[tuple[str, str, bool], list[Paid]] = defaultdict(list)
+    by_place: dict[tuple[str, str, frozenset[str], bool], list[Paid]] = defaultdict(list)
     for paid in mine:
-        by_place[paid.place, paid.gpu, paid.unused].append(paid)
+        by_place[paid.place, paid.gpu, paid.walls, paid.unused].append(paid)
     lots: dict[int, Lot] = {}
     known: dict[tuple[str, int | None, bool, bool], int] = {}
-    places: dict[tuple[str, str], Place] = {}
-    for (name, gpu, unused), some in by_place.items():
+    places: list[Place] = []
+    for (name, gpu, walls, unused), some in by_place.items():
         priced = all(paid.microusd is not None for paid in some)
         gpu_s = sum(paid.gpus * (paid.end_s - paid.start_s) for paid in some)
         cost = sum(paid.microusd or 0 for paid in some)
@@ -100,33 +105,37 @@ def _places(
             for p in some:
                 tally.add("not_delivered.unused", "", gpu, lot, start_s=p.start_s, end_s=p.end_s, gpus=p.gpus)
             continue
-        place = Place(name, gpu, some[0].walls, all(paid.is_node for paid in some), lot)
+        place = Place(name, gpu, walls, all(paid.is_node for paid in some), lot)
         place.paid = [(paid.start_s, paid.end_s, paid.gpus) for paid in some]
-        places[name, gpu] = place
+        places.append(place)
     return places, lots
 
 
 def _join(
     records: Records,
-    places: Mapping[tuple[str, str], Place],
+    places: Sequence[Place],
     start_s: int,
     end_s: int,
     left_out: Counter[str],
 ) -> None:
     """Runs and outages to the places they name; what names none is counted."""
     named: defaultdict[str, list[Place]] = defaultdict(list)
-    for place in places.values():
+    for place in places:
         named[place.name].append(place)
-    pools = [place for place in places.values() if not place.is_node]
+    pools = [place for place in places if not place.is_node]
     for run in records.runs:
         start, end = max(run.start_s, start_s), min(run.end_s, end_s)
         for part in run.parts if start < end else ():
             there = named.get(part.place, pools)
             fitting = [p for p in there if run.gpu in ("", p.gpu) or not p.gpu] or (
-                there if len(there) == 1 and there[0].is_node else []
+                there if len({p.gpu for p in there}) == 1 and all(p.is_node for p in there) else []
             )
             if fitting:
-                fitting[0].held.append((start, end, part.gpus, run, part))
+                if part.place not in named:
+                    closest = min(place.distance(run) for place in fitting)
+                    fitting = [place for place in fitting if place.distance(run) == closest]
+                first, *others = fitting
+                first.held.append((start, end, part.gpus, run, part, others))
             else:
                 left_out["run_gpu_s"] += part.gpus * (end - start)
     for down in records.downs:
@@ -147,7 +156,7 @@ def _along(
     for start, end, gpus in place.paid:
         changes += [(start, 0, 0, gpus), (end, 0, 0, -gpus)]
     place.held.sort(key=lambda each: each[:2])
-    for i, (start, end, gpus, _, _) in enumerate(place.held):
+    for i, (start, end, gpus, *_) in enumerate(place.held):
         changes += [(start, 1, i, gpus), (end, 1, i, -gpus)]
     for i, (start, end, _) in enumerate(place.downs):
         changes += [(start, 2, i, 1), (end, 2, i, -1)]
@@ -172,21 +181,43 @@ def _along(
             if free != free_before or there != there_before:
                 yield at, free_before, free, there - there_before
                 free_before, there_before = free, there
-    for i, (start, end, gpus, run, part) in enumerate(place.held):
-        left_out["excess_gpu_s"] += sum((b - a) * n for a, b, n in cuts[i])
-        for leaf, a, b, n in card_leaves(records, run, part, (start, end, gpus), cuts[i], gpu=place.gpu):
+    _count_held(place, cuts, records, tally, left_out)
+
+
+def _count_held(
+    place: Place,
+    cuts: Mapping[int, list[Interval]],
+    records: Records,
+    tally: Tally,
+    left_out: Counter[str],
+) -> None:
+    """What each run held here. What found no room goes to the next place that may be meant."""
+    for i, (start, end, gpus, run, part, others) in enumerate(place.held):
+        for a, b, n in cuts.get(i, []):
+            if others:  # they come later in the order of places
+                cards = part.cards if n == gpus else ()  # of some of them nobody knows which
+                others[0].held.append((a, b, n, run, replace(part, gpus=n, cards=cards), others[1:]))
+            else:
+                left_out["excess_gpu_s"] += (b - a) * n
+        for leaf, a, b, n in card_leaves(
+            records, run, part, (start, end, gpus), cuts.get(i, []), gpu=place.gpu
+        ):
             tally.add(leaf, run.team, place.gpu, place.lot, start_s=a, end_s=b, gpus=n)
 
 
 def _cut(
-    too_many: int, running: Mapping[int, int], span: tuple[int, int], cuts: defaultdict[int, list[Interval]]
+    too_many: int, running: dict[int, int], span: tuple[int, int], cuts: defaultdict[int, list[Interval]]
 ) -> None:
-    """More is held than there is: the latest runs lose it first."""
-    for i in sorted(running, reverse=True) if too_many > 0 else ():
-        cut = min(running[i], too_many)
-        if cut:
-            cuts[i].append((*span, cut))
-            too_many -= cut
+    """More is held than there is: the latest runs lose it first. They came into `running` in order."""
+    for i in reversed(running):
+        if too_many <= 0:
+            break
+        cut, mine = min(running[i], too_many), cuts[i]
+        if mine and mine[-1][1:] == (span[0], cut):
+            mine[-1] = (mine[-1][0], span[1], cut)
+        else:
+            mine.append((*span, cut))
+        too_many -= cut
 
 
 def _out_of_service(
@@ -210,7 +241,13 @@ def _over_all(
 ) -> dict[str, list[tuple[int, int, int, int]]]:
     """All places at once: counts what was free, and returns GPUs and demand of each type over time."""
     events: list[tuple[int, int]] = [(step[0], i) for i, step in enumerate(steps)]
-    waits = [w for w in records.waits if max(w.start_s, start_s) < min(w.end_s, end_s)]
+    sizes = sorted({*records.types.values(), LARGEST})
+    waits = [
+        # Only whether it fits a card counts, so that jobs which fit the same ones are alike.
+        replace(w, memory_bytes=w.memory_bytes and sizes[bisect_left(sizes, min(w.memory_bytes, LARGEST))])
+        for w in records.waits
+        if max(w.start_s, start_s) < min(w.end_s, end_s)
+    ]
     for j, wait in enumerate(waits):
         events.append((max(wait.start_s, start_s), len(steps) + 2 * j))
         events.append((min(wait.end_s, end_s), len(steps) + 2 * j + 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple, TypeVar
@@ -188,11 +188,15 @@ class Tree:
 
     def amount(self, path: str = "", *, team: str | None = None) -> Amount:
         """Everything below a path, or all of it."""
-        mine = [c for c in self.cells if _below(c.leaf, path) and (team is None or c.team == team)]
-        priced = all(self.lots[cell.lot].microusd is not None for cell in mine)
+        return self.sum_of(
+            [c for c in self.cells if _below(c.leaf, path) and (team is None or c.team == team)]
+        )
+
+    def sum_of(self, cells: Collection[Cell]) -> Amount:
+        priced = all(self.lots[cell.lot].microusd is not None for cell in cells)
         return Amount(
-            sum(self.cells[cell] for cell in mine),
-            sum(self.money[cell] for cell in mine) if mine and priced else None,
+            sum(self.cells[cell] for cell in cells),
+            sum(self.money[cell] for cell in cells) if cells and priced else None,
         )
 
     def amounts(self) -> dict[str, Amount]:

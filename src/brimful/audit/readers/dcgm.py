@@ -7,10 +7,14 @@ no time of its own; where a row has none, the time of the file is taken.
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Mapping
+from errno import ETIMEDOUT
+from http.client import HTTPException, IncompleteRead
 from typing import Any
 
 from brimful.audit.records import Records
@@ -22,8 +26,9 @@ ROW = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(\d+))?\s*")
 LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 DAY_S = 86400
 STEP_S = 60
-MOST_BYTES = 2**30
-TIMEOUT_S = 60.0
+MOST_BYTES = 2**28  # a day of 600 cards has 20 MB
+TIMEOUT_S = 60.0  # without a byte
+ANSWER_S = 600.0
 
 
 def is_text(head: str) -> bool:
@@ -66,8 +71,7 @@ def _add(records: Records, name: str, labels: Mapping[str, str], values: Iterabl
         records.left_out["sample_without_card"] += 1
         return
     kind, unit = METRICS[name]
-    series = records.series.setdefault(key, Series())
-    series.extend(kind, values, unit, by_slice="GPU_I_ID" in labels)
+    records.series.setdefault(key, Series()).extend(kind, values, unit)
 
 
 def fetch(url: str, records: Records, *, start_s: int, end_s: int) -> None:
@@ -78,12 +82,24 @@ def fetch(url: str, records: Records, *, start_s: int, end_s: int) -> None:
             query = urllib.parse.urlencode({"query": name, "start": from_s, "end": until_s, "step": STEP_S})
             address = f"{url.rstrip('/')}/api/v1/query_range?{query}"
             try:
-                with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http(s) only
-                    found = json.loads(answer.read(MOST_BYTES))
-            except OSError as error:
+                found = json.loads(_answer(address))
+                if not is_matrix(found):
+                    raise ValueError
+                read_matrix(found, records, name=name)
+            except (OSError, HTTPException) as error:
                 raise WorldFailed(say("audit.prometheus_failed", url=url, error=error)) from error
-            except (ValueError, RecursionError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise BadInput(say("audit.not_prometheus", url=url)) from error
-            if not isinstance(found, dict) or not is_matrix(found):
-                raise BadInput(say("audit.not_prometheus", url=url))
-            read_matrix(found, records, name=name)
+
+
+def _answer(address: str) -> bytes:
+    """All of it, unless it is too long or comes too slowly."""
+    until_s, text = time.monotonic() + ANSWER_S, bytearray()
+    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http(s) only
+        while more := answer.read1(2**20):
+            text += more
+            if len(text) > MOST_BYTES or time.monotonic() > until_s:
+                raise TimeoutError(ETIMEDOUT, os.strerror(ETIMEDOUT))
+        if answer.length:
+            raise IncompleteRead(b"", answer.length)
+    return bytes(text)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Iterator
+from datetime import UTC
 
+from brimful.audit.readers.slurm import moment
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.series import USUAL_STEP_S, Series
 
@@ -25,7 +27,7 @@ def read(lines: Iterator[str], records: Records) -> None:
     pods: dict[str, dict[int, float]] = {}
     for row in csv.DictReader(lines):
         try:
-            at_s, percent = int(float(row["timestamp_anon"])), float(row["value"])
+            at_s, percent = moment(row["timestamp_anon"] or "", UTC) or 0, float(row["value"])
         except (ValueError, TypeError, OverflowError):
             records.left_out["bad_sample"] += 1
             continue
@@ -33,7 +35,7 @@ def read(lines: Iterator[str], records: Records) -> None:
         looks[at_s] = max(looks.get(at_s, 0.0), percent)
     for pod, looks in pods.items():
         series = records.series.setdefault((pod, pod, 0), Series())
-        series.extend("busy", ((at, str(looks[at])) for at in sorted(looks)), 100.0, by_slice=False)
+        series.extend("busy", ((at, str(looks[at])) for at in sorted(looks)), 100.0)
         step_s = min((b - a for a, b in itertools.pairwise(sorted(looks))), default=USUAL_STEP_S)
         start_s, end_s = min(looks), max(looks) + step_s
         part = Part(place=pod, gpus=1, cards=(0,))

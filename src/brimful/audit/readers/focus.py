@@ -4,7 +4,7 @@ A row of usage costs its EffectiveCost, which has the share of every commitment 
 of the commitment is the same money once more and is left out. A commitment or reservation that nothing
 drew on has rows of its own, with the status Unused: paid, and not delivered. A machine's GPUs are
 GpuCount of SkuPriceDetails, or are looked up by its instance type. Credits, taxes and adjustments buy no
-GPU time and are counted apart.
+GPU time and are counted apart; corrections of an earlier period too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from brimful.audit.records import Paid, Records
 from brimful.units import HOUR_S, MICROUSD
 
 NEEDED = {"ChargeCategory", "EffectiveCost", "ChargePeriodStart", "ChargePeriodEnd"}
+MOST_GPUS, MOST_USD = 10**6, 10**12
 CONTRACT = {"ContractCommitmentId", "ContractCommitmentCost"}
 
 
@@ -40,9 +41,10 @@ def _columns(head: str) -> list[str]:
 
 
 def read(lines: Iterator[str], records: Records) -> None:
+    laid: dict[object, int] = {}  # a machine and a period -> up to when it has rows already
     for row in csv.DictReader(lines):
         cells = {name: "" if value in (None, "NULL") else value for name, value in row.items()}
-        if cells["ChargeCategory"] != "Usage":
+        if cells["ChargeCategory"] != "Usage" or cells.get("ChargeClass") == "Correction":
             kind = cells["ChargeCategory"].lower()
             records.left_out["bill_purchase" if kind == "purchase" else "bill_not_usage"] += 1
             continue
@@ -51,29 +53,38 @@ def read(lines: Iterator[str], records: Records) -> None:
             records.left_out["bill_no_gpu"] += 1
             continue
         try:
-            records.paid.append(_paid(cells, gpu, gpus, records))
+            records.paid.append(_paid(cells, gpu, gpus, laid, records))
         except (ArithmeticError, ValueError):
             records.left_out["bad_row"] += 1
 
 
-def _paid(cells: Mapping[str, str], gpu: str, gpus: int, records: Records) -> Paid:
+def _paid(cells: Mapping[str, str], gpu: str, gpus: int, laid: dict[object, int], records: Records) -> Paid:
     start, end = (
         moment(cells[f"ChargePeriod{which}"].replace("Z", "+00:00"), UTC) for which in ("Start", "End")
     )
     if start is None or end is None or end <= start:
         raise ValueError
+    status = (cells.get("CommitmentDiscountStatus"), cells.get("CapacityReservationStatus"))
+    name = cells.get("ResourceName") or cells.get("ResourceId", "").rpartition("/")[2]
     hours = _hours(cells)
     if hours is not None:
         # Less than the period: it ran for that long. More: several machines are in one row.
         machines = max(1, round(hours * HOUR_S / (end - start)))
         gpus *= machines
-        end = min(end, start + max(1, round(hours * HOUR_S / machines)))
-    microusd: int | None = round(Decimal(cells["EffectiveCost"]) * MICROUSD)
+        seconds = min(end - start, round(hours * HOUR_S / machines))
+        if seconds <= 0 or gpus > MOST_GPUS:
+            raise ValueError
+        # An hour that a commitment covers in part has two rows: one follows the other.
+        period = (name, gpu, "Unused" in status, start, end)
+        start = min(laid.get(period, start), end - seconds)
+        end = laid[period] = start + seconds
+    cost = Decimal(cells["EffectiveCost"])
+    if abs(cost) > MOST_USD:
+        raise ValueError
+    microusd: int | None = round(cost * MICROUSD)
     if cells.get("BillingCurrency", "USD") != "USD":
         records.left_out["currency"] += 1
         microusd = None
-    status = (cells.get("CommitmentDiscountStatus"), cells.get("CapacityReservationStatus"))
-    name = cells.get("ResourceName") or cells.get("ResourceId", "").rpartition("/")[2]
     return Paid(
         place=name,
         gpu=gpu,

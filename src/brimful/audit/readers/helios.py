@@ -66,6 +66,6 @@ def _constant(times: Sequence[int], values: Sequence[int], step_s: int) -> Itera
     for i in range(1, len(times) + 1):
         last = i == len(times)
         if last or values[i] != values[start] or times[i] != times[i - 1] + step_s:
-            if values[start]:
+            if values[start] > 0:
                 yield times[start], times[i - 1] + step_s, values[start]
             start = i

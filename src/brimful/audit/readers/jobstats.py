@@ -19,6 +19,7 @@ from brimful.audit.records import Mean, Records
 
 PREFIX = "JS1:"
 MOST_BYTES = 2**20
+MOST = 2**50  # of any number
 
 
 def decode(comment: str) -> Mapping[str, Any] | None:
@@ -38,18 +39,21 @@ def add(job: str, comment: str, records: Records) -> None:
         records.left_out["jobstats"] += 1
         return
     for node, on_node in found["nodes"].items():
-        used = on_node.get("gpu_used_memory") or {}
-        total = on_node.get("gpu_total_memory") or {}
-        busy = on_node.get("gpu_utilization") or {}
-        for card in sorted({*used, *busy, *total}, key=str):
-            if card.isdigit():
-                records.means.setdefault(job, []).append(
-                    Mean(node, int(card), _frac(busy.get(card)), used.get(card), total.get(card))
-                )
+        used, total = (_by_card(on_node, f"gpu_{which}_memory") for which in ("used", "total"))
+        busy = {card: percent / 100 for card, percent in _by_card(on_node, "gpu_utilization").items()}
+        for card in sorted({*used, *busy, *total}):
+            mean = Mean(node, card, busy.get(card), used.get(card), total.get(card))
+            records.means.setdefault(job, []).append(mean)
 
 
-def _frac(percent: object) -> float | None:
-    return float(percent) / 100 if isinstance(percent, (int, float)) else None
+def _by_card(on_node: object, kind: str) -> dict[int, float]:
+    """What is no number is no entry."""
+    found = on_node.get(kind) if isinstance(on_node, dict) else None
+    return {
+        int(card): value
+        for card, value in (found.items() if isinstance(found, dict) else ())
+        if card.isdecimal() and len(card) <= 4 and isinstance(value, (int, float)) and 0 <= value < MOST
+    }
 
 
 def is_table(head: str) -> bool:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from brimful.audit.readers.slurm import LAST_S
 from brimful.audit.records import Down, Outcome, Paid, Part, Parts, Records, Run, Wait
 from brimful.fleet.events import (
-    ArraySubmitted,
+    CancelRequested,
     Event,
     JobHeld,
-    JobReleased,
-    JobSubmitted,
     LeaseEnded,
     LeaseGranted,
-    LeaseStarted,
     NodeDrained,
     NodeJoined,
     NodeLeft,
     NodeResumed,
+    from_record,
 )
-from brimful.fleet.job import Job
+from brimful.fleet.lease import JobState, Lease
+from brimful.fleet.state import Fleet
 from brimful.meter.idle import GAP_S, Spans
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, read_samples
 from brimful.units import HOUR_S
@@ -34,31 +38,25 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SQLITE = b"SQLite format 3\0"
 
 
-def read_database(path: Path, records: Records) -> None:
-    from brimful.adapters.stores.sql import SqlStore
-
-    store = SqlStore(f"sqlite:///{path}")
-    try:
-        seq, events = 0, list[Event]()
-        while more := store.since(seq):
-            events += more
-            seq += len(more)
-    finally:
-        store.close()
-    read_log(events, records)
+def read_database(path: Path, records: Records) -> bool:
+    """Whether it is the database of a server. It is only read: a stranger's file stays as it is."""
+    log = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    with closing(log):
+        if not log.execute("SELECT 1 FROM sqlite_master WHERE name = 'brimful'").fetchone():
+            return False
+        rows = log.execute("SELECT kind, version, body FROM events ORDER BY seq")
+        read_log((from_record(kind, version, json.loads(body)) for kind, version, body in rows), records)
+    return True
 
 
 class _Log:
-    """The log so far: what has begun and not yet ended."""
+    """The log through the state that the server itself keeps: who waits and who holds what is asked there."""
 
     def __init__(self, records: Records) -> None:
-        self.records = records
+        self.records, self.fleet = records, Fleet()
         self.nodes: dict[str, tuple[int, NodeJoined]] = {}
         self.drained: dict[str, int] = {}
-        self.jobs: dict[str, Job] = {}
-        self.waiting: dict[str, int] = {}
-        self.asked: dict[str, int] = {}  # since when the job's next lease could have begun
-        self.leases: dict[str, tuple[int, LeaseGranted]] = {}
+        self.taken_s: dict[tuple[str, int], int] = {}  # node, card -> until when a share of it was counted
 
     def leave(self, node: str, at_s: int) -> None:
         if node in self.nodes:
@@ -76,94 +74,101 @@ class _Log:
             leaf = "out_of_service.planned"
             self.records.downs.append(Down(place=node, start_s=since_s, end_s=at_s, leaf=leaf))
 
-    def stop_waiting(self, name: str, at_s: int) -> None:
-        since_s = self.waiting.pop(name, at_s)
-        job = self.jobs[name]
-        if since_s < at_s and job.gpus:
+    def take(self, event: Event) -> None:
+        """What an event ends is counted before the state forgets it."""
+        match event:
+            case NodeJoined():
+                self.leave(event.node, event.at_s)
+                self.nodes[event.node] = (event.at_s, event)
+            case NodeLeft():
+                self.leave(event.node, event.at_s)
+            case NodeDrained():
+                self.drained.setdefault(event.node, event.at_s)
+            case NodeResumed():
+                self.resume(event.node, event.at_s)
+            case LeaseGranted() | JobHeld() | CancelRequested():
+                self.stop_waiting(self.fleet.jobs[event.job], event.at_s)
+            case LeaseEnded():
+                self.end(self.fleet.open_leases[event.lease], event)
+            case _:
+                pass
+        self.fleet.apply(event)
+
+    def stop_waiting(self, state: JobState, at_s: int) -> None:
+        job, since_s = state.job, state.waiting_since_s
+        if state.phase == "waiting" and since_s < at_s and job.gpus:
             only = job.gpu_types[0] if len(job.gpu_types) == 1 else ""
             need = job.gpus if job.within in ("node", "nvlink") else 1
             self.records.waits.append(
                 Wait(start_s=since_s, end_s=at_s, gpus=job.gpus, per_node=need, gpu=only, wall=job.queue)
             )
 
-    def job_event(self, event: Event) -> None:
-        match event:
-            case JobSubmitted():
-                self.jobs[event.job.job] = event.job
-                self.waiting[event.job.job] = self.asked[event.job.job] = event.at_s
-            case ArraySubmitted():
-                for task in event.tasks():
-                    self.jobs[task.job] = task
-                    self.waiting[task.job] = self.asked[task.job] = event.at_s
-            case JobHeld() if event.job in self.jobs:
-                self.stop_waiting(event.job, event.at_s)
-            case JobReleased() if event.job in self.jobs:
-                self.waiting[event.job] = self.asked[event.job] = event.at_s
-            case LeaseGranted():
-                self.stop_waiting(event.job, event.at_s)
-                self.leases[event.lease] = (event.at_s, event)
-            case LeaseStarted() if event.lease in self.leases:
-                self.leases[event.lease] = (event.at_s, self.leases[event.lease][1])
-            case LeaseEnded() if event.lease in self.leases:
-                self.end(event)
-            case _:
-                pass
-
-    def end(self, event: LeaseEnded) -> None:
-        started_s, granted = self.leases.pop(event.lease)
-        job = self.jobs[granted.job]
-        kept_s = min(event.at_s, started_s + int(event.kept_work_s or 0))
+    def end(self, lease: Lease, event: LeaseEnded) -> None:
+        """Held from the grant on, whether it had begun or not."""
+        kept_s = lease.granted_s
         if event.exit_code == 0:
             kept_s = event.at_s
-        spans: list[tuple[int, int, Outcome]] = [(started_s, kept_s, "kept"), (kept_s, event.at_s, "lost")]
+        elif event.kept_work_s and lease.started_s is not None:
+            kept_s = min(event.at_s, lease.started_s + int(event.kept_work_s))
+        spans: list[tuple[int, int, Outcome]] = [
+            (lease.granted_s, kept_s, "kept"),
+            (kept_s, event.at_s, "lost"),
+        ]
         if event.exit_code is None and event.kept_work_s is None:
-            spans = [(started_s, event.at_s, "unknown")]
-        parts = [(granted.node, granted.gpus), *granted.rest]
-        for start_s, end_s, outcome in spans:
-            if start_s < end_s:
-                self.records.runs.append(
-                    Run(
-                        job=granted.job,
-                        start_s=start_s,
-                        end_s=end_s,
-                        parts=tuple(Part(place=n, gpus=len(g), cards=tuple(g)) for n, g in parts),
-                        outcome=outcome,
-                        user=job.user or job.submitter,
-                        team=job.tenant,
-                        wall=job.queue,
-                        submit_s=self.asked.get(granted.job) if start_s == started_s else start_s,
-                        name=job.name,
-                        deferrable=job.deferrable,
-                    )
-                )
-        if event.requeue:
-            self.waiting[granted.job] = self.asked[granted.job] = event.at_s
+            spans = [(lease.granted_s, event.at_s, "unknown")]
+        for since_s, parts in self._own(lease, event.at_s).items():
+            for start_s, end_s, outcome in spans:
+                if max(start_s, since_s) < end_s:
+                    self._ran(lease, parts, max(start_s, since_s), end_s, outcome)
+
+    def _own(self, lease: Lease, at_s: int) -> dict[int, list[Part]]:
+        """Its cards by when they became its own: one that jobs share is that of the first until it ends."""
+        found: defaultdict[int, list[Part]] = defaultdict(list)
+        for node, gpus in lease.parts:
+            older = takewhile(lambda other: other is not lease, self.fleet.leases_on[node].values())
+            theirs = {(n, card) for other in older for n, cards in other.parts for card in cards}
+            by_start: defaultdict[int, list[int]] = defaultdict(list)
+            for card in gpus:
+                if (node, card) not in theirs:
+                    by_start[max(lease.granted_s, self.taken_s.get((node, card), 0))].append(card)
+                    self.taken_s[node, card] = at_s
+            for since_s, cards in by_start.items():
+                found[since_s].append(Part(place=node, gpus=len(cards), cards=tuple(cards)))
+        return found
+
+    def _ran(self, lease: Lease, parts: list[Part], start_s: int, end_s: int, outcome: Outcome) -> None:
+        state = self.fleet.jobs[lease.job]
+        job = state.job
+        self.records.runs.append(
+            Run(
+                job=lease.job,
+                start_s=start_s,
+                end_s=end_s,
+                parts=tuple(parts),
+                outcome=outcome,
+                user=job.user or job.submitter,
+                team=job.tenant,
+                wall=job.queue,
+                submit_s=state.waiting_since_s if start_s == lease.granted_s else start_s,
+                name=job.name,
+                deferrable=job.deferrable,
+            )
+        )
 
 
 def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = None) -> None:
-    """Nodes are paid from joining to leaving, leases are runs, what waits is demand unless it is held.
+    """Nodes are paid from joining to leaving, leases are runs, what waits is demand.
 
     What has not ended goes on until `now_s`, or until the last event.
     """
     log, at_s = _Log(records), now_s or 0
     for event in events:
         at_s = max(at_s, event.at_s)
-        match event:
-            case NodeJoined():
-                log.leave(event.node, event.at_s)
-                log.nodes[event.node] = (event.at_s, event)
-            case NodeLeft():
-                log.leave(event.node, event.at_s)
-            case NodeDrained():
-                log.drained.setdefault(event.node, event.at_s)
-            case NodeResumed():
-                log.resume(event.node, event.at_s)
-            case _:
-                log.job_event(event)
-    for lease in list(log.leases):
-        log.end(LeaseEnded(at_s=at_s, lease=lease, exit_code=None))
-    for name in list(log.waiting):
-        log.stop_waiting(name, at_s)
+        log.take(event)
+    for lease in list(log.fleet.open_leases.values()):
+        log.end(lease, LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=None))
+    for state in log.fleet.waiting.values():
+        log.stop_waiting(state, at_s)
     for node in list(log.nodes):
         log.leave(node, at_s)
     records.knows_queue = True
@@ -251,7 +256,9 @@ def read_meter(path: Path, records: Records) -> None:
         return
     card = run.device.partition(":")[2] or "0"
     job = run.job or str(run.more.get("slurm_job", ""))
-    records.activity[job, run.host, int(card)] = _worked(run, steps, samples)
+    key = (job, run.host, int(card))
+    # A second try on the same card writes a file of its own.
+    records.activity[key] = sorted([*records.activity.get(key, ()), *_worked(run, steps, samples)])
     if job:
         _measured(job, steps, records)
         card_bytes = next((s.memory_total_bytes for s in samples if isinstance(s, GpuSample)), None)

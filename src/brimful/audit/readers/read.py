@@ -11,11 +11,14 @@ import csv
 import gzip
 import itertools
 import json
+import os
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
+from errno import ENOMEM
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -32,6 +35,7 @@ from brimful.units import HOUR_S
 
 HEAD_BYTES = 2**16
 MOST_JSON_BYTES = 2**30  # JSON is held whole; a range answer of a day of 600 cards has 20 MB
+MOST_JSON_PARTS = 2**24  # objects and lists, about 2 GiB of memory; that day has 4 million
 URLS = ("http://", "https://")
 BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same once more, for `brimful simulate`
 ALWAYS = (-(2**60), 2**60)
@@ -63,7 +67,8 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
     """Everything the sources hold, joined."""
     records = Records()
     books = Books(records, asked, slurm.Jobs())
-    for path, is_named in _files(source for source in sources if not source.startswith(URLS)):
+    files = list(_files(source for source in sources if not source.startswith(URLS)))
+    for path, is_named in {path.resolve(): (path, is_named) for path, is_named in files}.values():
         with _reading(path):
             _read_file(path, books, is_named=is_named)
     books.jobs.settle(records)
@@ -89,8 +94,10 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
             found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
             watched = {p.parent for p in found if p.name == FACTS}
             yield from ((p, False) for p in found if p.name not in BESIDE_FACTS or p.parent not in watched)
-        elif path.exists():
+        elif path.is_file():
             yield path, True
+        elif path.exists():
+            raise BadInput(say("audit.unreadable", name=path.name, error=say("configs.not_regular_file")))
         else:
             raise NotFound(say("audit.no_file", path=path))
 
@@ -117,8 +124,10 @@ def _reading(path: Path) -> Iterator[None]:
         RecursionError,
         EOFError,
         ArithmeticError,
+        AssertionError,
         MemoryError,
         csv.Error,
+        sqlite3.Error,
         zlib.error,
     ) as error:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
@@ -131,7 +140,8 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
     if head.startswith(helios.MAGIC):
         helios.read(path, records)
     elif head.startswith(own.SQLITE):
-        own.read_database(path, records)
+        if not own.read_database(path, records):
+            records.traces.append(str(path))
     elif head.lstrip()[:1] == b"{" and b'"kind"' in head.partition(b"\n")[0]:
         own.read_meter(path, records)
     elif head.lstrip()[:1] == b"{":
@@ -139,6 +149,8 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
             text = stream.read(MOST_JSON_BYTES + 1)
         if len(text) > MOST_JSON_BYTES:
             raise BadInput(say("sim.unpacks_too_large", name=path.name, most=Number(MOST_JSON_BYTES)))
+        if text.count(b"{") + text.count(b"[") > MOST_JSON_PARTS:
+            raise MemoryError(os.strerror(ENOMEM))
         found = json.loads(text)
         _read_json(path, found, books)
     else:
@@ -236,7 +248,7 @@ def _lines(name: str, stream: IO[bytes]) -> Iterator[str]:
 
 def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int]) -> None:
     """A fleet that was named on the command line: so many GPUs of each type, all the time."""
-    for kind in {(node.gpu, node.microusd_per_gpu_hour) for node in fleet}:
+    for kind in dict.fromkeys((node.gpu, node.microusd_per_gpu_hour) for node in fleet):
         gpus = sum(n.gpus for n in fleet if (n.gpu, n.microusd_per_gpu_hour) == kind)
         gpu = "" if kind[0] == "gpu" else kind[0]
         cost = (kind[1] * gpus * (window[1] - window[0]) + HOUR_S // 2) // HOUR_S if kind[1] else None

@@ -11,11 +11,13 @@ that it was held or waited for another one, and was not demand.
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
+from math import prod
 from typing import Any
 
 from brimful.audit.readers import jobstats
@@ -41,10 +43,10 @@ PLANNED = ("MAINT", "RESERVED", "PLANNED", "POWER")
 BROKEN = ("DOWN", "DRAIN", "FAIL", "ERROR", "UNKNOWN", "NO_RESPOND")
 GPU_TRES = re.compile(r"gres/gpu(?::([^=,]+))?=(\d{1,7})")
 GRES = re.compile(r"gpu(?::([A-Za-z0-9._-]*[A-Za-z_][A-Za-z0-9._-]*))?:(\d{1,4})(?=[,(]|$)")
-HOSTS = re.compile(r"([^\[,]+)(?:\[([^\]]*)\]([^,\[]*))?(?:,|$)")
+HOSTS = re.compile(r"(?:[^,\[]|\[[^\[\]]*\])+")  # one name of a list, which may have several brackets
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 MOST_HOSTS = 100_000
-NEVER = 2**40  # an end that has not come
+NODES = re.compile(r"(?:^|,)node=([1-9]\d{0,5})(?:,|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class SlurmJob:
     name: str = ""  # JobName
     shown: str = ""  # 12_3 of an array, where `job` is the number Slurm knows it by
     cluster: str = ""
-    seen_s: int | None = None  # when a job that has not ended was looked at
+    seen_s: int | None = None  # when it was looked at, where it has not ended
 
 
 class Jobs:
@@ -80,7 +82,15 @@ class Jobs:
         self.left_out: Counter[str] = Counter()
         self._known: dict[tuple[str, int | None], list[tuple[SlurmJob, bool]]] = {}
 
-    def add(self, job: SlurmJob, *, is_json: bool = False) -> None:
+    def add_all(self, told: Iterable[SlurmJob], *, is_json: bool = False) -> None:
+        """Jobs of one file. Those that have not ended went on until the last moment it tells of."""
+        jobs = list(told)
+        times = (at_s for job in jobs for at_s in (job.submit_s, job.start_s, job.end_s, job.seen_s))
+        now_s = max((at_s for at_s in times if at_s is not None), default=None)
+        for job in jobs:
+            self._add(replace(job, seen_s=now_s) if job.end_s is None else job, is_json=is_json)
+
+    def _add(self, job: SlurmJob, *, is_json: bool) -> None:
         there = self._known.setdefault((job.shown or job.job, job.submit_s), [])
         for i, (before, was_json) in enumerate(there):
             if not _another(before, job):
@@ -95,7 +105,13 @@ class Jobs:
             self.left_out["exit_code_wrong"] += len({one.exit_code, other.exit_code} - {None}) > 1
             self.left_out["state_contradicts"] += _state(one) != _state(other)
         (best, is_json), (rest, _) = sorted(
-            told, key=lambda each: (each[0].end_s is None, each[0].start_s is None, each[1])
+            told,
+            key=lambda each: (
+                each[0].end_s is None,
+                each[0].start_s is None,
+                -(each[0].seen_s or 0),
+                each[1],
+            ),
         )
         return replace(best, comment=best.comment or rest.comment, name=best.name or rest.name), is_json
 
@@ -128,17 +144,24 @@ def gpus_of(tres: str) -> dict[str, int]:
 def hosts(text: str) -> list[str]:
     """'a[1-2,05],b3' -> a1, a2, a05, b3."""
     found: list[str] = []
-    for head, spans, tail in HOSTS.findall(text):
-        for part in spans.split(",") if spans else [""]:
-            span = SPAN.fullmatch(part)
-            if not spans:
-                found.append(head)
-            elif span and len(found) < MOST_HOSTS:
-                low, high = span[1], span[2] or span[1]
-                found += [
-                    f"{head}{i:0{len(low)}d}{tail}"
-                    for i in range(int(low), min(int(high), int(low) + MOST_HOSTS) + 1)
-                ]
+    for name in HOSTS.findall(text):
+        # Words at even places, what is in brackets at odd ones.
+        pieces = re.split(r"[\[\]]", name)
+        choices = [_span(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
+        if len(found) + prod(map(len, choices)) <= MOST_HOSTS:
+            found += map("".join, itertools.product(*choices))
+    return found
+
+
+def _span(text: str) -> list[str]:
+    """'1-2,05' -> 1, 2, 05."""
+    found: list[str] = []
+    for part in text.split(","):
+        span = SPAN.fullmatch(part)
+        if span and len(found) <= MOST_HOSTS:
+            low, high = span[1], span[2] or span[1]
+            last = min(int(high), int(low) + MOST_HOSTS)
+            found += [f"{i:0{len(low)}d}" for i in range(int(low), last + 1)]
     return found
 
 
@@ -154,7 +177,8 @@ def add_job(job: SlurmJob, records: Records) -> None:
         records.left_out["exit_code_contradicts"] += 1
     names = hosts(job.nodes) if job.start_s is not None else []
     ready_s = job.eligible_s
-    nodes = max(1, len(names))
+    asked = NODES.search(job.tres)
+    nodes = len(names) or (int(asked[1]) if asked else 0)  # 0: nobody says how many
     until_s = job.start_s or job.end_s or now_s
     is_demand = not job.reason.startswith(NOT_DEMAND) or job.start_s is not None
     for kind, gpus in types.items():
@@ -164,7 +188,7 @@ def add_job(job: SlurmJob, records: Records) -> None:
                     start_s=ready_s,
                     end_s=until_s,
                     gpus=gpus,
-                    per_node=-(-gpus // nodes),
+                    per_node=-(-gpus // nodes) if nodes else 1 if gpus == 1 else None,
                     job=job.job,
                     wall=job.partition,
                     gpu=kind,
@@ -173,17 +197,18 @@ def add_job(job: SlurmJob, records: Records) -> None:
             )
         end_s = job.end_s if job.end_s is not None else now_s
         if job.start_s is None or end_s is None or end_s <= job.start_s:
+            records.left_out["bad_row"] += (end_s or 0) < (job.start_s or 0) and end_s is not None
             continue
-        even, more = divmod(gpus, nodes)
+        even, more = divmod(gpus, len(names) or 1)
         if more:
             records.left_out["uneven_gang"] += 1
-        parts = [Part(place=name, gpus=even + (i < more)) for i, name in enumerate(names or [""])]
+        parts = (Part(place=name, gpus=even + (i < more)) for i, name in enumerate(names[:gpus] or [""]))
         records.runs.append(
             Run(
                 job=job.job,
                 start_s=job.start_s,
                 end_s=end_s,
-                parts=tuple(part for part in parts if part.gpus),
+                parts=tuple(parts),
                 gpu=kind,
                 outcome=OUTCOMES.get(state, "unknown"),
                 user=job.user,
@@ -205,67 +230,82 @@ def is_sacct(head: str) -> bool:
     return {"JobID", "Submit"} <= set(head.partition("\n")[0].split("|"))
 
 
-MOST_HELD = 2**16  # characters of a row in several lines
+MOST_LINES = 1000  # of one row
 
 
 def _whole_rows(lines: Iterator[str]) -> Iterator[str]:
     """A job's name may hold line ends: lines are joined until all cells are there."""
     head = next(lines, "")
     yield head
-    held, cells = "", head.count("|")
+    held: list[str] = []
+    cells, seen = head.count("|"), 0
     for line in lines:
-        row = line
-        if held and held.count("|") + line.count("|") <= cells:
-            row = f"{held} {line}"
-        elif held:
-            yield held
-        held = "" if row.count("|") >= cells or len(row) > MOST_HELD else row.rstrip("\r\n")
-        if not held:
-            yield row
-    yield held
+        here = line.count("|")
+        if held and seen + here > cells:
+            yield " ".join(held)
+            held, seen = [], 0
+        held.append(line.rstrip("\r\n"))
+        seen += here
+        if seen >= cells or len(held) > MOST_LINES:
+            yield " ".join(held)
+            held, seen = [], 0
+    yield " ".join(held)
 
 
 def read_sacct(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
+    jobs.add_all(_sacct_rows(lines, jobs.left_out, zone))
+
+
+def _sacct_rows(lines: Iterator[str], left_out: Counter[str], zone: tzinfo) -> Iterator[SlurmJob]:
     for row in csv.DictReader(_whole_rows(lines), delimiter="|", quoting=csv.QUOTE_NONE):
         if None in row.values() or not row["JobID"][:1].isdigit():  # cells are missing, or of another row
-            jobs.left_out["bad_row"] += 1
+            left_out["bad_row"] += 1
             continue
         job = {key: value or "" for key, value in row.items() if isinstance(value, str) or value is None}
         if "." in job.get("JobID", "."):
-            jobs.left_out["step"] += 1
+            left_out["step"] += 1
             continue
         try:
-            at = {c: moment(job.get(c, ""), zone) for c in ("Submit", "Eligible", "Start", "End")}
+            at = _moments(job, zone)
         except (ValueError, OverflowError):
-            jobs.left_out["bad_row"] += 1
+            left_out["bad_row"] += 1
             continue
-        jobs.add(
-            SlurmJob(
-                job=job.get("JobIDRaw") or job["JobID"],
-                shown=job["JobID"],
-                cluster=job.get("Cluster", ""),
-                name=job.get("JobName", ""),
-                user=job.get("User", ""),
-                team=job.get("Account", "") or job.get("User", ""),
-                partition=job.get("Partition", ""),
-                submit_s=at["Submit"],
-                eligible_s=at["Eligible"] if "Eligible" in job else at["Submit"],
-                start_s=at["Start"],
-                end_s=at["End"],
-                state=job.get("State", ""),
-                exit_code=_exit(job.get("ExitCode", "")),
-                tres=job.get("AllocTRES") or job.get("ReqTRES") or "",
-                nodes="" if job.get("NodeList") == "None assigned" else job.get("NodeList", ""),
-                reason=job.get("Reason", ""),
-                comment=job.get("AdminComment", ""),
-            )
+        yield SlurmJob(
+            job=job.get("JobIDRaw") or job["JobID"],
+            shown=job["JobID"],
+            cluster=job.get("Cluster", ""),
+            name=job.get("JobName", ""),
+            user=job.get("User", ""),
+            team=job.get("Account", "") or job.get("User", ""),
+            partition=job.get("Partition", ""),
+            submit_s=at["Submit"],
+            eligible_s=at["Eligible"] if "Eligible" in job else at["Submit"],
+            start_s=at["Start"],
+            end_s=at["End"],
+            state=job.get("State", ""),
+            exit_code=_exit(job.get("ExitCode", "")),
+            tres=job.get("AllocTRES") or job.get("ReqTRES") or "",
+            nodes="" if job.get("NodeList") == "None assigned" else job.get("NodeList", ""),
+            reason=job.get("Reason", ""),
+            comment=job.get("AdminComment", ""),
         )
 
 
 LAST_S = 2**33  # in the year 2242: what claims to be later is not a time
 
 
-def moment(text: str, zone: tzinfo) -> int | None:
+def _moments(job: Mapping[str, str], zone: tzinfo) -> dict[str, int | None]:
+    """Of the hour that a clock shows twice, the second one where the job would else end before it began."""
+    found: dict[str, int | None] = {}
+    last_s = 0
+    for column in ("Submit", "Eligible", "Start", "End"):
+        first, second = (moment(job.get(column, ""), zone, fold=fold) for fold in (0, 1))
+        found[column] = second if first is not None and first < last_s else first
+        last_s = found[column] or last_s
+    return found
+
+
+def moment(text: str, zone: tzinfo, *, fold: int = 0) -> int | None:
     """2026-05-01T10:00:00, seconds, or one of Slurm's words for none."""
     if text in ("", "Unknown", "None", "N/A", "0", "NULL"):
         return None
@@ -273,7 +313,7 @@ def moment(text: str, zone: tzinfo) -> int | None:
         at_s = float(text)
     else:
         when = datetime.fromisoformat(text)
-        at_s = (when if when.tzinfo else when.replace(tzinfo=zone)).timestamp()
+        at_s = (when if when.tzinfo else when.replace(tzinfo=zone, fold=fold)).timestamp()
     if not 0 <= at_s < LAST_S:
         raise ValueError(text[:40])
     return int(at_s)
@@ -290,26 +330,28 @@ def is_database(head: str) -> bool:
 
 
 def read_database(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
+    jobs.add_all(_database_rows(lines, zone))
+
+
+def _database_rows(lines: Iterator[str], zone: tzinfo) -> Iterator[SlurmJob]:
     for row in csv.DictReader(lines):
         tres = dict(part.partition("=")[::2] for part in row["tres_alloc"].split(","))
         gpus = sum(int(n) for kind, n in tres.items() if kind in ("1001", "1002") and n.isdigit())
-        jobs.add(
-            SlurmJob(
-                job=row["id_job"],
-                user=row.get("id_user", ""),
-                team=row.get("id_user", ""),
-                partition=row.get("partition", ""),
-                submit_s=moment(row.get("time_submit", ""), zone),
-                eligible_s=moment(row["time_eligible"], zone),
-                start_s=moment(row.get("time_start", ""), zone),
-                end_s=moment(row.get("time_end", ""), zone),
-                state=STATES.get(row.get("state", ""), ""),
-                exit_code=None,
-                tres=f"gres/gpu={gpus}" if gpus else "",
-                nodes=",".join(re.findall(r"'([^']+)'", row.get("nodelist", ""))),
-                reason="",
-                comment="",
-            )
+        yield SlurmJob(
+            job=row["id_job"],
+            user=row.get("id_user", ""),
+            team=row.get("id_user", ""),
+            partition=row.get("partition", ""),
+            submit_s=moment(row.get("time_submit", ""), zone),
+            eligible_s=moment(row["time_eligible"], zone),
+            start_s=moment(row.get("time_start", ""), zone),
+            end_s=moment(row.get("time_end", ""), zone),
+            state=STATES.get(row.get("state", ""), ""),
+            exit_code=None,
+            tres=f"gres/gpu={gpus}" if gpus else "",
+            nodes=",".join(re.findall(r"'([^']+)'", row.get("nodelist", ""))),
+            reason="",
+            comment="",
         )
 
 
@@ -382,14 +424,19 @@ def word(value: object) -> str:
 
 
 def read_jobs(found: Mapping[str, Any], jobs: Jobs) -> None:
-    told: Sequence[Any] = found.get("jobs") or ()
-    now_s = max((_seen_s(job) for job in told), default=None)
+    jobs.add_all(_json_jobs(found.get("jobs") or (), jobs.left_out), is_json=True)
+
+
+def _json_jobs(told: Sequence[Any], left_out: Counter[str]) -> Iterator[SlurmJob]:
     for job in told:
         if isinstance(job, dict):
-            made = _sacct_job(job) if "time" in job else _squeue_job(job)
+            try:
+                made = _sacct_job(job) if "time" in job else _squeue_job(job)
+            except (ValueError, OverflowError):
+                left_out["bad_row"] += 1
+                continue
             name, cluster = word(job.get("name")), word(job.get("cluster"))
-            named = replace(made, seen_s=now_s, shown=_shown(job), name=name, cluster=cluster)
-            jobs.add(named, is_json=True)
+            yield replace(made, shown=_shown(job), name=name, cluster=cluster)
 
 
 def read_nodes(found: Mapping[str, Any], records: Records, window: tuple[int, int]) -> None:
@@ -409,12 +456,12 @@ def read_nodes(found: Mapping[str, Any], records: Records, window: tuple[int, in
             )
 
 
-def _seen_s(job: object) -> int:
-    if not isinstance(job, dict):
-        return 0
-    times = job["time"] if isinstance(job.get("time"), dict) else job
-    names = ("submission", "end", "start", "submit_time", "start_time", "last_sched_evaluation")
-    return max((number(times.get(name)) or 0 for name in names), default=0)
+def _when(value: object) -> int | None:
+    """A moment; 0 is none."""
+    at_s = number(value)
+    if at_s is not None and not 0 <= at_s < LAST_S:
+        raise ValueError(at_s)
+    return at_s or None
 
 
 def _tres(parts: object) -> str:
@@ -443,10 +490,10 @@ def _sacct_job(job: Mapping[str, Any]) -> SlurmJob:
         user=word(job.get("user")),
         team=word(job.get("account")) or word(job.get("user")),
         partition=word(job.get("partition")),
-        submit_s=number(times.get("submission")) or None,
-        eligible_s=number(times.get("eligible")) or None,
-        start_s=number(times.get("start")) or None,
-        end_s=number(times.get("end")) or None,
+        submit_s=_when(times.get("submission")),
+        eligible_s=_when(times.get("eligible")),
+        start_s=_when(times.get("start")),
+        end_s=_when(times.get("end")),
         state=word(state.get("current")),
         exit_code=number(code),
         tres=_tres(tres.get("allocated")) or _tres(tres.get("requested")),
@@ -464,11 +511,12 @@ def _squeue_job(job: Mapping[str, Any]) -> SlurmJob:
         user=word(job.get("user_name")),
         team=word(job.get("account")) or word(job.get("user_name")),
         partition=word(job.get("partition")),
-        submit_s=number(job.get("submit_time")) or None,
-        eligible_s=number(job.get("eligible_time")) or None,
-        start_s=number(job.get("start_time")) if state != "PENDING" else None,
+        submit_s=_when(job.get("submit_time")),
+        eligible_s=_when(job.get("eligible_time")),
+        start_s=_when(job.get("start_time")) if state != "PENDING" else None,
         # Of a job that runs, squeue tells when its limit will end it.
-        end_s=(number(job.get("end_time")) or None) if ended else None,
+        end_s=_when(job.get("end_time")) if ended else None,
+        seen_s=_when(job.get("last_sched_evaluation")),
         state=state,
         exit_code=number((job.get("exit_code") or {}).get("return_code"))
         if isinstance(job.get("exit_code"), dict)

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator
 
 from brimful.audit.records import Records
+from brimful.units import integer_from_text
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
+MOST = 10**15  # of any unit
 UNIT = re.compile(r"Usage reported in (?:TRES|CPU) (\w+)")
 LEAVES = {
     "Allocated": "allocated.unknown.unknown",
@@ -55,6 +57,6 @@ def _row(cells: dict[str, str], unit: int | None, records: Records) -> None:
         records.left_out["sreport_row"] += 1
         return
     for column, leaf in LEAVES.items():
-        amount = cells.get(column, "").partition("(")[0]
-        if amount.isdigit() and int(amount):
-            records.totals.append((leaf, cells.get("Cluster", ""), int(amount) * unit))
+        amount = integer_from_text(cells.get(column, "").partition("(")[0], low=1, high=MOST)
+        if amount is not None:
+            records.totals.append((leaf, cells.get("Cluster", ""), amount * unit))

@@ -12,6 +12,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Iterator
 
+from brimful.audit.readers.slurm import LAST_S
 from brimful.audit.records import Records
 from brimful.meter.idle import BUSY_FRAC, STARVED_FRAC
 
@@ -45,8 +46,11 @@ def read(lines: Iterator[str], records: Records) -> None:
         if not all(times.values()):
             records.left_out["summary_without_times"] += 1
             continue
-        for leaf, gpu_s in times.items():
-            records.totals.append((leaf, row["id"], round(float(gpu_s))))
+        for leaf, text in times.items():
+            gpu_s = float(text)
+            if not 0 <= gpu_s < LAST_S * 10**6:
+                raise ValueError(text[:40])
+            records.totals.append((leaf, row["id"], round(gpu_s)))
 
 
 def read_cdf(lines: Iterator[str], records: Records) -> None:

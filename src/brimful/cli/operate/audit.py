@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from brimful.adapters.engines.devices import catalog_name
 from brimful.audit.actions import actions
 from brimful.audit.readers.read import Asked, read
+from brimful.audit.readers.slurm import moment
 from brimful.audit.records import Paid, Records
 from brimful.audit.rehearsals import Work, sized, with_room, work_of
 from brimful.audit.report import as_csv, report
@@ -113,13 +114,12 @@ def _window(args: argparse.Namespace, zone: tzinfo) -> tuple[int, int] | None:
     if not args.from_ and not args.to:
         return None
     try:
-        start, end = (datetime.fromisoformat(text) for text in (args.from_ or "", args.to or ""))
-    except ValueError as error:
+        start_s, end_s = (moment(text or "", zone) for text in (args.from_, args.to))
+    except (ValueError, OverflowError) as error:
         raise BadInput(say("audit.bad_window")) from error
-    seconds = [int((t if t.tzinfo else t.replace(tzinfo=zone)).timestamp()) for t in (start, end)]
-    if seconds[0] >= seconds[1]:
+    if start_s is None or end_s is None or start_s >= end_s:
         raise BadInput(say("audit.bad_window"))
-    return seconds[0], seconds[1]
+    return start_s, end_s
 
 
 def _rates(asked: str | None) -> dict[str, int]:

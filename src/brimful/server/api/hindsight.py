@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from brimful.audit.readers.slurm import LAST_S
 from brimful.client.answers import UsageAuditAnswer
 from brimful.errors import BadInput
 from brimful.language import say
@@ -18,7 +19,7 @@ from brimful.server.service.hindsight import Hindsight
 
 USUAL_S = 30 * 86400
 MOST_S = 366 * 86400
-Moment = Annotated[int | None, Query(ge=0, le=1 << 40, description="UTC second")]
+Moment = Annotated[int | None, Query(ge=0, lt=LAST_S, description="UTC second")]
 CSV: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/csv": {}}, "description": "leaf x team x type x day"}
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -74,8 +75,9 @@ def _only(
     if user is not None:
         mine = replace(records, runs=runs)
         swept = sweep(replace(mine, waits=[]), start_s=found.start_s, end_s=found.end_s)
-        return mine, replace(swept, tree=_held(swept.tree, tenants), demand={})
-    return replace(records, runs=runs), replace(found, tree=_held(found.tree, tenants), demand={})
+        return mine, replace(swept, tree=_held(swept.tree, tenants), demand={}, left_out=Counter())
+    tree = _held(found.tree, tenants)
+    return replace(records, runs=runs), replace(found, tree=tree, demand={}, left_out=Counter())
 
 
 def _held(tree: Tree, tenants: Collection[str] | None) -> Tree:
