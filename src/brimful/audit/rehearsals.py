@@ -15,6 +15,7 @@ from typing import Any
 from brimful.audit.changes import Changes
 from brimful.audit.records import Records
 from brimful.audit.sizing import Answer, Sizing, band, explained, gpus_of, peak_gpus, silos, size
+from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
 from brimful.scheduler.rules import Quota, Rules
@@ -103,9 +104,10 @@ def _fleet(records: Records, nodes: Sequence[Node]) -> dict[Node, int]:
     for p in there:
         paid[p.gpu][0] += p.microusd or 0
         paid[p.gpu][1] += p.gpus * (p.end_s - p.start_s)
+    unpriced = {p.gpu for p in there if p.microusd is None}  # nodes alike: one without a price, no mean
     for _, gpu, gpus in sorted({(p.place, p.gpu, p.gpus) for p in there}):
         microusd, gpu_s = paid[gpu]
-        kinds[a_kind(gpu or "gpu", gpus, microusd * HOUR_S // gpu_s)] += 1
+        kinds[a_kind(gpu or "gpu", gpus, 0 if gpu in unpriced else microusd * HOUR_S // gpu_s)] += 1
     return dict(kinds)
 
 
@@ -121,9 +123,14 @@ def with_room(work: Work) -> Work:
         return work
     widest = {arrival.job.gpus for arrival in work.arrivals if arrival.job.within == "node"}
     gpus = max(USUAL_GPUS, *widest) if widest else USUAL_GPUS
-    types = sorted({gpu for a in work.arrivals for gpu in (a.job.gpu_types or ("gpu",))})
+    types = sorted({gpu for a in work.arrivals for gpu in (a.job.gpu_types or _fastest(a.job))})
     top = -(-peak_gpus(work.arrivals) // gpus) + 1
     return replace(work, fleet={a_kind(gpu, gpus): top for gpu in types}, assumed_node=True)
+
+
+def _fastest(job: Job) -> tuple[str]:
+    """The type of which delays are measured; any, where no speeds are known."""
+    return (max(job.rates, key=lambda known: known[1])[0] if job.rates else "gpu",)
 
 
 def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from brimful.audit.records import Records
 from brimful.audit.series import METRICS, Series, card_of
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import say
+from brimful.language import os_words, say
 
 ROW = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(\d+))?\s*")
 LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -81,7 +81,9 @@ def fetch(url: str, records: Records, *, start_s: int, end_s: int) -> None:
                 with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http(s) only
                     found = json.loads(answer.read(MOST_BYTES))
             except OSError as error:
-                raise WorldFailed(say("audit.prometheus_failed", url=url, error=error)) from error
+                reason = getattr(error, "reason", error)  # urllib's own error has the cause inside
+                shown = os_words(reason) if isinstance(reason, OSError) else reason
+                raise WorldFailed(say("audit.prometheus_failed", url=url, error=shown)) from error
             except (ValueError, RecursionError) as error:
                 raise BadInput(say("audit.not_prometheus", url=url)) from error
             if not isinstance(found, dict) or not is_matrix(found):
