@@ -40,7 +40,8 @@ td.indent-1{padding-left:1.6em}td.indent-2{padding-left:2.8em}td.indent-3{paddin
 td.indent-4{padding-left:5.2em}td.indent-5{padding-left:6.4em}
 tr.top td{font-weight:600;border-top:2px solid #bbb}
 .wide td:first-child{overflow-wrap:anywhere}
-@media print{.heat,figure,.together,tr{break-inside:avoid}h2{break-after:avoid}svg{max-width:400px}.together p{margin:.3rem 0}}
+@media print{.heat,figure,.together,tr{break-inside:avoid}h2{break-after:avoid}
+svg{max-width:400px}.together p{margin:.3rem 0}}
 @media(max-width:500px){td,th{padding-left:.15rem;padding-right:.15rem;font-size:.85rem}
 svg text{font-size:22px}.heat td{height:1.1rem}
 td.indent-1{padding-left:.8em}td.indent-2{padding-left:1.4em}td.indent-3{padding-left:2em}
