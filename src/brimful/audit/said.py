@@ -47,15 +47,15 @@ def action_said(action: dict[str, Any]) -> list[Sentence]:
 
 
 def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Leaves to show: an unknown that is all of its parent says nothing new."""
+    """Leaves to show: an unknown that is all of its parent says nothing new, unless it is divided itself."""
     whole = {leaf["path"]: leaf["gpu_s"] for leaf in data["leaves"]}
-    return [
-        leaf
-        for leaf in data["leaves"]
-        if not (
-            leaf["path"].endswith(".unknown") and whole[leaf["path"][: -len(".unknown")]] == leaf["gpu_s"]
-        )
-    ]
+
+    def adds_nothing(path: str) -> bool:
+        parent, _, name = path.rpartition(".")
+        divided = any(p.startswith(f"{path}.") and not p.endswith(".unknown") for p in whole)
+        return name == "unknown" and whole.get(parent) == whole[path] and not divided
+
+    return [leaf for leaf in data["leaves"] if not adds_nothing(leaf["path"])]
 
 
 # Where waste is told by its cause, largest part first: paths that hold nothing but waste.

@@ -11,6 +11,7 @@ import csv
 import gzip
 import itertools
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ MOST_JSON_BYTES = 2**30  # JSON is held whole; a range answer of a day of 600 ca
 URLS = ("http://", "https://")
 BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same once more, for `brimful simulate`
 ALWAYS = (-(2**60), 2**60)
+_IGNORED = re.compile(r"^\.|-(wal|shm)$")  # hidden, or what SQLite keeps beside a database
 
 
 # A file that tells capacity without a time, and how to read it once the window is known.
@@ -92,7 +94,7 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+            found = sorted(p for p in path.rglob("*") if p.is_file() and not _IGNORED.search(p.name))
             if not found:
                 raise BadInput(say("audit.empty_folder", path=path))
             watched = {p.parent for p in found if p.name == FACTS}
