@@ -259,7 +259,7 @@ def test_sources_without_a_tree_say_what_is_missing(usage: Path, capsys: pytest.
     (usage / "sinfo.json").write_text(json.dumps(sinfo))
     assert "name 8 GPUs, but no times" in refused(capsys, str(usage / "sinfo.json"))
     dcgm = usage / "dcgm.txt"
-    dcgm.write_text('DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 50\n')
+    dcgm.write_text('DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 50\nDCGM_FI_DEV_GPU_UTIL 3\n')
     assert "what GPUs did, but not which jobs ran" in refused(capsys, str(dcgm))
     (usage / "cpu.txt").write_text(SACCT.replace("gres/gpu", "cpu"))
     assert "can count: 2 jobs without GPUs left out" in refused(capsys, str(usage / "cpu.txt"))

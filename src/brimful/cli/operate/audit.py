@@ -59,6 +59,7 @@ brimful audit sacct.txt sinfo.json prom/ --prices paid.csv --html audit.html
 brimful audit philly_jobs.csv --size --policy fifo --policy brim"""
 
 LIST = "list"
+OF_SAMPLES = {"bad_sample", "metric_not_known", "sample_without_card"}  # left out of samples, not of jobs
 TOP = 5  # of teams and jobs in the terminal; --json has all that are told
 
 
@@ -179,8 +180,9 @@ def _nothing_to_count(records: Records) -> BadInput:
         return BadInput(say("audit.nothing_paid"))
     if records.paid:
         return BadInput(say("audit.no_times", gpus=count("gpu", sum(paid.gpus for paid in records.paid))))
-    why = unused_said(records.not_known, {name: n for name, n in records.left_out.items() if n})
-    if not why:
+    left_out = {name: n for name, n in records.left_out.items() if n}
+    why = unused_said(records.not_known, left_out)
+    if not records.not_known and left_out.keys() <= OF_SAMPLES:
         return BadInput(say("audit.only_samples"))
     return BadInput(say("audit.nothing_counted", why=Several(tuple(why), "; ")))
 
