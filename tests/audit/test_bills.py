@@ -30,7 +30,7 @@ def from_file(path: Path) -> Records:
 def from_text(tmp_path: Path, text: str) -> Records:
     path = tmp_path / "usage.txt"
     path.write_text(text)
-    return read([str(path)], Asked(UTC, None))
+    return read([str(path)], Asked(UTC))
 
 
 def test_an_hour_that_a_commitment_covers_in_part_is_one_hour_of_one_machine(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from brimful.audit.page import page
 from brimful.audit.records import Outcome, Paid, Part, Records, Run, Wait
 from brimful.audit.rehearsals import sized, work_of
 from brimful.audit.report import as_csv, report
-from brimful.audit.said import waste_causes
+from brimful.audit.said import told_leaves, waste_causes
 from brimful.audit.sweep import sweep
 from brimful.scheduler.policies import read_policy
 from brimful.units import HOUR_S, MICROUSD
@@ -121,3 +121,13 @@ def test_hundreds_of_teams_stay_a_small_page() -> None:
     html = page(report(records, sweep(records, start_s=0, end_s=END_S)))
 
     assert len(html) < 1_500_000
+
+
+def test_an_unknown_outcome_is_shown_where_it_is_divided_and_left_out_where_it_is_not() -> None:
+    def paths(*found: tuple[str, int]) -> list[str]:
+        return [leaf["path"] for leaf in told_leaves({"leaves": [{"path": p, "gpu_s": n} for p, n in found]})]
+
+    whole = ("allocated", 9), ("allocated.unknown", 9)
+    assert paths(*whole, ("allocated.unknown.unknown", 9)) == ["allocated"]
+    divided = ("allocated.unknown.idle", 9), ("allocated.unknown.idle.gap", 9)
+    assert paths(*whole, *divided)[:2] == ["allocated", "allocated.unknown"]

@@ -49,7 +49,7 @@ def from_file(path: Path, **more: object) -> Records:
 def from_text(tmp_path: Path, text: str, zone: str = "UTC") -> Records:
     path = tmp_path / "usage.txt"
     path.write_text(text)
-    return read([str(path)], Asked(UTC if zone == "UTC" else ZoneInfo(zone), None))
+    return read([str(path)], Asked(UTC if zone == "UTC" else ZoneInfo(zone)))
 
 
 # -- Helios ------------------------------------------------------------------------------------------------
@@ -176,7 +176,8 @@ def test_a_note_in_a_folder_is_counted_and_a_named_file_is_refused(tmp_path: Pat
 
     assert (len(records.runs), records.traces, records.left_out) == (1, [], {})
     assert len(records.not_known) == 1
-    assert read([str(tmp_path / "README.md")], Asked()).traces == [str(tmp_path / "README.md")]
+    with pytest.raises(BadInput, match="no format that brimful audit knows"):
+        read([str(tmp_path / "README.md")], Asked())
 
 
 def test_the_folder_of_a_watched_site_is_read_once(tmp_path: Path) -> None:

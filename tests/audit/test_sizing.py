@@ -232,3 +232,14 @@ def test_half_of_gavels_cluster_is_not_enough_for_its_96_jobs(shared_data: Path)
     )
     kinds = {a_kind("v100", 4): 1, a_kind("p100", 4): 2, a_kind("k80", 4): 3}
     assert not passes(Sizing(trace.arrivals, BRIM.rules).replay(kinds))
+
+
+def test_a_trace_with_speeds_and_no_fleet_gets_the_type_that_runs_most_of_it_fastest() -> None:
+    both, slow = (("v100", 1.0), ("k80", 0.2)), (("k80", 1.0),)
+    work = [
+        Arrival(at_s=0, job=Job(job=name, gpus=1, rates=rates), work_s=3600)
+        for name, rates in (("a", both), ("b", both), ("c", (("v100", 0.9), ("k80", 0.1))))
+    ]
+    assert {kind.gpu for kind in with_room(Work(work, {}, {})).fleet} == {"v100"}
+    bound = Arrival(at_s=0, job=Job(job="d", gpus=1, rates=slow, gpu_types=("k80",)), work_s=60)
+    assert {kind.gpu for kind in with_room(Work([*work, bound], {}, {})).fleet} == {"v100", "k80"}

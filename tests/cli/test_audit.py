@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_the_table_for_people(usage: Path, capsys: pytest.CaptureFixture[str]) -
 
     assert "Paid: 384 GPU-hours for $768.00" in said
     assert re.search(r"own queue waiting +24\.0 +6\.25 % +\$48\.00", said)
-    assert "job 2 of bob, 48.0 GPU-hours" in said
+    assert re.search(r"2 +bob +48\.0 +lost", said)
 
 
 def test_a_list_price_is_not_called_cost(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +142,28 @@ def test_a_trace_on_a_named_fleet_says_how_many_to_return(
     ]
     assert data["actions"][0]["usd_per_month"] == 12 * 2 * 730
     assert main(["audit", str(trace), "--size", "--from", "2026-05-01", "--to", "2026-05-02"]) == 2
-    assert "--from and --to cannot cut 'jobs.csv'" in capsys.readouterr().err
+    assert "--from and --to cannot cut 'jobs.csv': its times are not dates" in capsys.readouterr().err
+    assert main(["audit", str(trace), "--size", "--fleet", "4x4:a100-sxm-80gb@2"]) == 0
+    assert "Audit, dates unknown" not in capsys.readouterr().out  # no empty tree above the sizes
+
+
+def test_a_trace_with_dates_is_cut_to_the_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "philly.csv"
+    days = ["2017-10-01 00:00:00,3600,8,28800,vc", "2017-10-02 23:30:00,3600,1,3600,vc"]
+    trace.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *days]))
+
+    def gpus(*window: str) -> object:
+        size = ("--size", "--policy", "fifo", "--fleet", "16x1:v100-sxm2-32gb")
+        return answer(capsys, str(trace), *size, *window)["size"][0]["gpus"]
+
+    assert gpus() == 8
+    assert gpus("--from", "2017-10-02") == 1
+    assert gpus("--to", "2017-10-02") == 8
+    # The trace's own times are of the zone that is given, and so is a day; a time with a zone is converted.
+    assert gpus("--from", "2017-10-02T23:30", "--zone", "Europe/Paris") == 1
+    assert gpus("--from", "2017-10-02T21:30+00:00", "--zone", "Europe/Paris") == 1
+    assert main(["audit", str(trace), "--size", "--from", "2018-01-01"]) == 2
+    assert "2 jobs, and none was submitted between --from and --to" in capsys.readouterr().err
 
 
 def test_a_window_within_a_day_has_its_hours_and_small_amounts_their_digits(
@@ -169,9 +191,108 @@ def test_a_trace_without_starts_can_only_be_sized(capsys: pytest.CaptureFixture[
         ["{usage}", "--from", "2026-05-02", "--to", "2026-05-01"],
         ["{usage}", "--from", "yesterday"],
         ["{usage}/sacct.txt"],
-        ["{usage}", "--policy", "best"],
+        ["{usage}", "--policy", "best", "--size"],
     ],
 )
 def test_bad_input_has_a_hint(usage: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", *[word.format(usage=usage) for word in words]]) == 2
     assert "hint:" in capsys.readouterr().err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["audit", *words]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_price_for_a_part_is_told_as_a_part(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (usage / "paid.csv").write_text(
+        PAID.replace(
+            "n2,a100-sxm-80gb,8,2026-05-01,2026-05-02,2.00", "n2,a100-sxm-80gb,8,2026-05-01,2026-05-02,"
+        )
+    )
+    assert main(["audit", str(usage), "--size"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Paid: 384 GPU-hours; 192 of them for $384.00, the rest has no price" in said
+    assert "No price for a100-sxm-80gb, so no money there" in said
+    assert "a month" not in said  # of a node without a price nobody knows what its return saves
+
+
+def test_a_price_may_name_a_type_as_the_sources_do(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = usage / "prices.csv"
+    fleet = (str(usage / "sacct.txt"), "--fleet", "2x8:a100", "--prices", str(prices))
+    prices.write_text("gpu,usd_per_gpu_hour\na100,1.50\n")
+    assert answer(capsys, *fleet)["paid_usd"] == 16 * 18 * 1.5
+    prices.write_text("a100,1,50\n")
+    assert "'a100,1,50' is not a card and its price" in refused(capsys, *fleet)
+    prices.write_text("gpu,eur_per_gpu_hour\na100,1.50\n")
+    assert "prices are in dollars, and its header says 'eur_per_gpu_hour'" in refused(capsys, *fleet)
+    prices.write_text("a100,1.50 EUR\n")
+    assert "'1.50 EUR' is not a price for a100" in refused(capsys, *fleet)
+
+
+def test_a_list_price_is_named_beside_every_sum(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = ("--fleet", "6x8:a100-sxm-80gb", "--prices", "list", "--size")
+    assert main(["audit", str(usage / "sacct.txt"), *fleet]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\$[\d,.]+ a month at list prices\.", said)
+
+
+def test_one_end_of_the_window_is_enough(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(capsys, str(usage), "--from", "2026-05-01T12:00")
+    assert (data["from"][:16], data["to"][:16]) == ("2026-05-01T12:00", "2026-05-02T00:00")
+    assert answer(capsys, str(usage), "--to", "2026-05-01T12:00")["paid_gpu_h"] == 192
+    assert "--from 'yesterday' is not a time" in refused(capsys, str(usage), "--from", "yesterday")
+    assert "is empty" in refused(capsys, str(usage), "--from", "2026-05-02", "--to", "2026-05-01")
+    assert main(["audit", str(usage), "--from", "2026-05-01T20:00"]) == 0
+    assert "No job ran in this window; 2 jobs of the sources ran outside it." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--alone"], ["--policy", "fifo"], ["--deferrable", "p"]])
+def test_an_option_of_sizing_is_not_ignored(
+    usage: Path, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"{option[0]} needs --size" in refused(capsys, str(usage), *option)
+
+
+def test_sources_without_a_tree_say_what_is_missing(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sinfo = {"nodes": [{"name": "n1", "gres": "gpu:a100:8", "state": "idle", "partitions": ["p"]}]}
+    (usage / "sinfo.json").write_text(json.dumps(sinfo))
+    assert "name 8 GPUs, but no times" in refused(capsys, str(usage / "sinfo.json"))
+    dcgm = usage / "dcgm.txt"
+    dcgm.write_text('DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 50\nDCGM_FI_DEV_GPU_UTIL 3\n')
+    assert "what GPUs did, but not which jobs ran" in refused(capsys, str(dcgm))
+    (usage / "cpu.txt").write_text(SACCT.replace("gres/gpu", "cpu"))
+    assert "can count: 2 jobs without GPUs left out" in refused(capsys, str(usage / "cpu.txt"))
+    assert "add --size" in refused(capsys, "examples/small.csv", "--fleet", "2x4:a100-sxm-80gb")
+    assert "leave --csv out" in refused(capsys, "examples/small.csv", "--size", "--csv", str(usage / "x.csv"))
+    (usage / "none").mkdir()
+    assert "holds no files" in refused(capsys, str(usage / "none"))
+
+
+def test_a_file_of_no_known_kind_is_told_what_is_read(
+    usage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("x.json", '{"a": 1}'), ("x.png", "\x89PNG"), ("x.csv", "a,b\n1,2\n")):
+        (usage / name).write_text(text)
+        said = refused(capsys, str(usage / name))
+        assert "is in no format that brimful audit knows" in said
+        assert "it reads sacct" in said
+    (usage / "x.csv").write_text("")
+    assert "x.csv is empty" in refused(capsys, str(usage / "x.csv"))
+    os.mkfifo(usage / "pipe")
+    assert "is not a regular file" in refused(capsys, str(usage / "pipe"))
+    (usage / "paid.csv").write_text(PAID.replace("usd_per", "eur_per"))
+    assert "unknown columns: 'eur_per_gpu_hour'" in refused(capsys, str(usage))
+    (usage / "paid.csv").write_text(PAID.replace("gb,8", "gb,eight"))
+    assert "paid.csv row 2: gpus cannot be 'eight'" in refused(capsys, str(usage))
+
+
+def test_one_of_something_is_told_in_the_singular(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (usage / "note.md").write_text("a note")
+    (usage / "sacct.txt").write_text(
+        SACCT + "3|c|c|p|2026-05-01|2026-05-01|2026-05-01|2026-05-02|COMPLETED|cpu=1|n3\n"
+    )
+    assert main(["audit", str(usage)]) == 0
+    said = capsys.readouterr().out
+    assert "1 job without GPUs left out" in said
+    assert "1 file in folders left out" in said

@@ -39,7 +39,9 @@ figure{margin:0}svg{width:100%;height:auto;max-width:820px}li{margin:.5rem 0}
 td.indent-1{padding-left:1.6em}td.indent-2{padding-left:2.8em}td.indent-3{padding-left:4em}
 td.indent-4{padding-left:5.2em}td.indent-5{padding-left:6.4em}
 tr.top td{font-weight:600;border-top:2px solid #bbb}
-@media print{.heat,figure{break-inside:avoid}h2{break-after:avoid}}
+.wide td:first-child{overflow-wrap:anywhere}
+@media print{.heat,figure,.together,tr{break-inside:avoid}h2{break-after:avoid}
+svg{max-width:400px}.together p{margin:.3rem 0}}
 @media(max-width:500px){td,th{padding-left:.15rem;padding-right:.15rem;font-size:.85rem}
 svg text{font-size:22px}.heat td{height:1.1rem}
 td.indent-1{padding-left:.8em}td.indent-2{padding-left:1.4em}td.indent-3{padding-left:2em}
@@ -61,7 +63,7 @@ def page(data: dict[str, Any]) -> str:
         )
     for size in data.get("size", ()):
         said = "".join(f"<p>{escape(told(each))}</p>" for each in size_said(size))
-        parts.append(_section("audit.page_size_title", said + _curve(size)))
+        parts.append(f'<div class="together">{_section("audit.page_size_title", said + _curve(size))}</div>')
     if "headline" in data:
         parts += [_leaves(data), _week(data["hour_of_week"]), _teams(data), _top(data)]
         parts.append(_coverage(data["coverage"]))
@@ -156,7 +158,7 @@ def _teams(data: dict[str, Any]) -> str:
         return ""
     note = _note(words("audit.page_teams_note"))
     if len(data["teams"]) > MOST_TEAMS:
-        note += _note(words("audit.page_teams_more", n=Number(len(data["teams"]) - MOST_TEAMS)))
+        note += _note(words("audit.page_teams_more", n=len(data["teams"]) - MOST_TEAMS))
     return _section("audit.page_teams", _table(header, rows) + note)
 
 

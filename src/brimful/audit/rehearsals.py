@@ -15,6 +15,7 @@ from typing import Any
 from brimful.audit.changes import Changes
 from brimful.audit.records import Records, most_at_once
 from brimful.audit.sizing import EXPLAINED, Answer, Sizing, band, explained, gpus_of, peak_gpus, silos, size
+from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
 from brimful.scheduler.rules import Quota, Rules
@@ -124,9 +125,18 @@ def with_room(work: Work) -> Work:
         return work
     widest = {arrival.job.gpus for arrival in work.arrivals if arrival.job.within == "node"}
     gpus = max(USUAL_GPUS, *widest) if widest else USUAL_GPUS
-    types = sorted({gpu for a in work.arrivals for gpu in (a.job.gpu_types or ("gpu",))})
+    usual = (_fastest([a.job for a in work.arrivals if not a.job.gpu_types]),)
+    types = sorted({gpu for a in work.arrivals for gpu in (a.job.gpu_types or usual)})
     top = -(-peak_gpus(work.arrivals) // gpus) + 1
     return replace(work, fleet={a_kind(gpu, gpus): top for gpu in types}, assumed_node=True)
+
+
+def _fastest(jobs: Sequence[Job]) -> str:
+    """The type that runs most of the jobs, and fastest; `gpu` where no speeds are known."""
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    for gpu, rate in (known for job in jobs for known in job.rates if known[1] > 0):
+        rates[gpu].append(rate)
+    return max(rates, key=lambda gpu: (len(rates[gpu]), sum(rates[gpu])), default="gpu")
 
 
 def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:

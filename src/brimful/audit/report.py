@@ -41,11 +41,14 @@ def report(records: Records, found: Swept) -> dict[str, Any]:
         by_verdict[verdict(cell.leaf)] += gpu_s
         money[verdict(cell.leaf)] += tree.money.get(cell, 0)
     zone = found.calendar.zone
+    priced_s = sum(gpu_s for cell, gpu_s in tree.cells.items() if cell in tree.money)
     return {
         "from": datetime.fromtimestamp(found.start_s, zone).isoformat(),
         "to": datetime.fromtimestamp(found.end_s, zone).isoformat(),
         "paid_gpu_h": whole.gpu_s / HOUR_S,
         "paid_usd": _usd(whole.microusd),
+        "priced_gpu_h": priced_s / HOUR_S,
+        "priced_usd": _usd(sum(tree.money.values()) if tree.is_priced else None),
         "money_is": _basis(tree),
         "headline": {
             name: {
@@ -185,8 +188,12 @@ def _coverage(records: Records, found: Swept) -> dict[str, Any]:
         if c.leaf.startswith("allocated.") and c.leaf.count(".") == 2 and c.leaf.endswith(".unknown")
     )
     outcome = held - found.tree.amount("allocated.unknown").gpu_s
+    unpriced = {paid.gpu for paid in records.paid if paid.microusd is None}
+    inside = sum(run.start_s < found.end_s and run.end_s > found.start_s for run in records.runs)
     return {
-        "jobs": len(records.runs),
+        "jobs": inside,
+        "jobs_outside": len(records.runs) - inside,
+        "unpriced": sorted(unpriced) if found.tree.is_priced else [],
         "knows_queue": records.knows_queue,
         "snapshot_gpus": records.snapshot_gpus,
         "files_not_known": records.not_known,

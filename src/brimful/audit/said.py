@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.audit.sizing import MOST_HURT
@@ -25,7 +26,8 @@ def action_said(action: dict[str, Any]) -> list[Sentence]:
     if gpus > 0:
         said.append(say("audit.action_returns", gpus=count("gpu", gpus)))
     if usd:
-        said.append(say("audit.action_usd", usd=Usd(round(usd * MICROUSD))))
+        code = "audit.action_usd.list" if action.get("at_list_price") else "audit.action_usd"
+        said.append(say(code, usd=Usd(round(usd * MICROUSD))))
     if action["action"] == "renew":
         why = {name: action[f"{name}_gpus"] for name in ("over", "defensive", "changed")}
         known = None not in why.values()
@@ -45,15 +47,15 @@ def action_said(action: dict[str, Any]) -> list[Sentence]:
 
 
 def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Leaves to show: an unknown that is all of its parent says nothing new."""
+    """Leaves to show: an unknown that is all of its parent says nothing new, unless it is divided itself."""
     whole = {leaf["path"]: leaf["gpu_s"] for leaf in data["leaves"]}
-    return [
-        leaf
-        for leaf in data["leaves"]
-        if not (
-            leaf["path"].endswith(".unknown") and whole[leaf["path"][: -len(".unknown")]] == leaf["gpu_s"]
-        )
-    ]
+
+    def adds_nothing(path: str) -> bool:
+        parent, _, name = path.rpartition(".")
+        divided = any(p.startswith(f"{path}.") and not p.endswith(".unknown") for p in whole)
+        return name == "unknown" and whole.get(parent) == whole[path] and not divided
+
+    return [leaf for leaf in data["leaves"] if not adds_nothing(leaf["path"])]
 
 
 # Where waste is told by its cause, largest part first: paths that hold nothing but waste.
@@ -85,15 +87,22 @@ def waste_causes(data: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def paid_said(data: dict[str, Any]) -> Sentence:
-    money = data["money_is"] if data["paid_usd"] is not None else None
-    usd = Usd(round((data["paid_usd"] or 0) * MICROUSD))
-    hours = Number(data["paid_gpu_h"], 0 if data["paid_gpu_h"] >= FEW_GPU_H else 3)
-    return say(f"audit.paid.{money}" if money else "audit.paid", hours=hours, usd=usd)
+    money = data["money_is"]
+    digits = 0 if data["paid_gpu_h"] >= FEW_GPU_H else 3
+    hours = Number(data["paid_gpu_h"], digits)
+    if money is None:
+        return say("audit.paid", hours=hours)
+    usd = Usd(round(data["priced_usd"] * MICROUSD))
+    if data["paid_usd"] is not None:
+        return say(f"audit.paid.{money}", hours=hours, usd=usd)
+    return say(f"audit.paid.{money}_in_part", hours=hours, usd=usd, part=Number(data["priced_gpu_h"], digits))
 
 
 def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
     """How much the sources said, and what of them could not be used."""
     said: list[Sentence] = []
+    if coverage["jobs_outside"] and not coverage["jobs"]:
+        said.append(say("audit.no_job_inside", n=coverage["jobs_outside"]))
     if coverage["sampled_share"] is not None:
         samples, outcomes = Percent(coverage["sampled_share"]), Percent(coverage["outcome_share"])
         said.append(say("audit.coverage", samples=samples, outcomes=outcomes))
@@ -103,15 +112,21 @@ def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
         said.append(say("audit.snapshot", gpus=count("gpu", coverage["snapshot_gpus"])))
     if types := coverage.get("unpriced"):
         said.append(say("audit.unpriced", types=", ".join(t or words("audit.type_unknown") for t in types)))
-    if names := coverage["files_not_known"]:
-        more = "" if len(names) <= MOST_NAMES else ", …"
-        shown = ", ".join(name[:60] for name in names[:MOST_NAMES]) + more
-        said.append(say("audit.files_not_known", n=Number(len(names)), names=shown))
     for cluster, share in coverage["card_shares"].items():
         values = {"idle": Percent(share["idle"], 1), "starved": Percent(share["starved"], 1)}
         said.append(say("audit.card_shares", cluster=cluster, **values))
-    for name, n in coverage["left_out"].items():
-        amount = Number(n / HOUR_S, 1) if name.endswith("gpu_s") else Number(n)
+    return [*said, *unused_said(coverage["files_not_known"], coverage["left_out"])]
+
+
+def unused_said(names: Sequence[str], left_out: Mapping[str, int]) -> list[Sentence]:
+    """Files in folders that nobody can read, and what of the others could not be used."""
+    said: list[Sentence] = []
+    if names:
+        more = "" if len(names) <= MOST_NAMES else ", …"
+        shown = ", ".join(name[:60] for name in names[:MOST_NAMES]) + more
+        said.append(say("audit.files_not_known", n=len(names), names=shown))
+    for name, n in left_out.items():
+        amount = hours_told(n / HOUR_S) if name.endswith("gpu_s") else n
         said.append(say(f"audit.left_out_{name}", n=amount))
     return said
 
@@ -135,6 +150,11 @@ def page_title(data: dict[str, Any]) -> str:
     return words("audit.page_title", start=start, end=end)
 
 
+def hours_told(hours: float) -> Number:
+    """Of GPU-hours in a sentence: a few seconds are not 0.0."""
+    return Number(hours, 1 if hours >= 1 else 3)
+
+
 def hours_digits(data: dict[str, Any]) -> int:
     """Of GPU-hours in tables: enough that a small cluster's are not all zero."""
     return 1 if data["paid_gpu_h"] >= FEW_GPU_H else 3
@@ -153,7 +173,7 @@ def size_said(size: dict[str, Any]) -> list[Sentence]:
     if size["silos_gpus"]:
         times = Number(size["silos_gpus"] / size["gpus"], 2)
         gpus = count("gpu", size["silos_gpus"])
-        said.append(say("audit.silos", queues=Number(len(size["silos"])), gpus=gpus, times=times))
+        said.append(say("audit.silos", n=len(size["silos"]), gpus=gpus, times=times))
     if size["explained"] is None:
         said.append(say("audit.calibration.none"))
     else:

@@ -524,7 +524,9 @@ class UsageAuditAnswer(_Window):
     """Where paid GPU time went; `brimful audit --json` has the same."""
 
     paid_gpu_h: float
-    paid_usd: float | None
+    paid_usd: Annotated[float | None, "null where some of it has no price"]
+    priced_gpu_h: Annotated[float, "of what was paid, the part with a price"]
+    priced_usd: Annotated[float | None, "what that part cost; null where nothing has a price"]
     money_is: Annotated[str | None, "paid, list, or null where there is no price"]
     headline: Annotated[dict[str, dict[str, float | None]], "kept, wasted and unknown: gpu_h, share, usd"]
     leaves: list[LeafAnswer]

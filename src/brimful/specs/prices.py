@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from brimful.specs.names import read_table
 from brimful.units import MICROUSD, microusd_from_usd
 
 _MAX_BYTES = 1_000_000
+_OTHER_CURRENCIES = ("eur", "€", "gbp", "£", "chf", "cny", "rmb", "jpy", "¥", "inr", "cad", "aud")
 _HINT = say("specs.how_to_write_prices")
 
 
@@ -35,8 +37,11 @@ def known_prices() -> Prices:
     return Prices(as_of=table["as_of"], source=table["source"], microusd_per_gpu_hour=rows)
 
 
-def read_prices(path: Path) -> Prices:
-    """The user's own: TOML `name = dollars`, or a CSV of name and dollars; any name `brimful gpus` takes."""
+def read_prices(path: Path, names: Collection[str] = ()) -> Prices:
+    """The user's own: TOML `name = dollars`, or a CSV of name and dollars; any name `brimful gpus` takes.
+
+    `names` are types as somebody else spells them: Slurm's a100 may be any of four, and still has a price.
+    """
     try:
         text = path.read_bytes()[: _MAX_BYTES + 1].decode("utf-8")
     except OSError as error:
@@ -47,11 +52,11 @@ def read_prices(path: Path) -> Prices:
         raise BadInput(say("specs.not_text", path=path), hint=_HINT) from error
     if len(text) > _MAX_BYTES:
         raise BadInput(say("specs.prices_too_long", path=path), hint=_HINT)
-    pairs = _csv(text) if path.suffix.lower() == ".csv" else _toml(text, path)
+    pairs = _csv(text, path) if path.suffix.lower() == ".csv" else _toml(text, path)
     rows = {}
     for name, dollars in pairs:
         try:
-            gpu = find_gpu(name).name
+            gpu = name if name in names else find_gpu(name).name
         except NotFound as error:
             raise BadInput(
                 say("specs.path_problem", path=path, problem=error.problem), hint=error.way_out
@@ -67,15 +72,21 @@ def read_prices(path: Path) -> Prices:
     return Prices(as_of="", source=str(path), microusd_per_gpu_hour=rows)
 
 
-def _csv(text: str) -> list[tuple[str, str]]:
+def _csv(text: str, path: Path) -> list[tuple[str, str]]:
     import csv
 
-    rows = [row for row in csv.reader(text.splitlines()) if row and not row[0].startswith("#")]
-    return [
-        (row[0].strip(), row[1].strip())
-        for number, row in enumerate(rows)
-        if len(row) >= 2 and (number or microusd_from_usd(row[1]))  # the first line may be a header
-    ]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
+    # The first line may be a header: it has no price, and its first word is no card, which all have digits.
+    head = rows[0] if rows else []
+    if len(head) > 1 and not microusd_from_usd(head[1]) and not any(sign.isdigit() for sign in head[0]):
+        rows = rows[1:]
+        if any(other in head[1].lower() for other in _OTHER_CURRENCIES):
+            raise BadInput(say("specs.prices_in_dollars", path=path, unit=Quoted(head[1][:40])), hint=_HINT)
+    wrong = next((row for row in rows if len(row) < 2 or any(row[2:])), None)
+    if wrong is not None:  # 1,80 would be read as 1
+        raise BadInput(say("specs.price_row", path=path, row=Quoted(",".join(wrong)[:60])), hint=_HINT)
+    return [(row[0], row[1]) for row in rows]
 
 
 def _toml(text: str, path: Path) -> list[tuple[str, str]]:

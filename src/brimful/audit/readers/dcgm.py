@@ -20,7 +20,7 @@ from typing import Any
 from brimful.audit.records import Records
 from brimful.audit.series import METRICS, Series, card_of
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import say
+from brimful.language import os_words, say
 
 ROW = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(\d+))?\s*")
 LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -87,7 +87,9 @@ def fetch(url: str, records: Records, *, start_s: int, end_s: int) -> None:
                     raise ValueError
                 read_matrix(found, records, name=name)
             except (OSError, HTTPException) as error:
-                raise WorldFailed(say("audit.prometheus_failed", url=url, error=error)) from error
+                reason = getattr(error, "reason", error)  # urllib's own error has the cause inside
+                shown = os_words(reason) if isinstance(reason, OSError) else reason
+                raise WorldFailed(say("audit.prometheus_failed", url=url, error=shown)) from error
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise BadInput(say("audit.not_prometheus", url=url)) from error
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from brimful.audit.readers.slurm import moment
 from brimful.audit.records import Paid, Records
 from brimful.errors import BadInput
-from brimful.language import Plain, say
+from brimful.language import Plain, Quoted, say
 from brimful.units import HOUR_S, integer_from_text, microusd_from_usd
 
 NEEDED = {"place", "gpus"}
+COLUMNS = ("place", "gpu", "gpus", "start", "end", "usd_per_gpu_hour", "kind", "queues")
 KINDS = ("", "paid", "list", "pool", "unused")
 
 
@@ -29,10 +30,13 @@ def is_paid(head: str) -> bool:
     return {name.strip('"\r ') for name in head.partition("\n")[0].split(",")} >= NEEDED
 
 
-def read(
-    path: Path, lines: Iterator[str], records: Records, zone: tzinfo, window: tuple[int, int] | None
-) -> None:
-    for n, row in enumerate(csv.DictReader(lines), start=2):
+def read(path: Path, lines: Iterator[str], records: Records, zone: tzinfo, window: tuple[int, int]) -> None:
+    table = csv.DictReader(lines)
+    strange = [name for name in table.fieldnames or () if (name or "").strip() not in COLUMNS]
+    if strange:  # a price in euros, or a slip of the pen, would be left out without a word
+        names, known = ", ".join(strange), ", ".join(COLUMNS)
+        raise BadInput(say("audit.paid_columns", name=path.name, columns=Quoted(names[:60]), known=known))
+    for n, row in enumerate(table, start=2):
         gpus = integer_from_text((row["gpus"] or "").strip(), low=0, high=1_000_000)
         kinds = (row.get("kind") or "").split()
         price = (row.get("usd_per_gpu_hour") or "").strip()
@@ -41,14 +45,19 @@ def read(
             start, end = (moment((row.get(name) or "").strip(), zone) for name in ("start", "end"))
         except (ValueError, OverflowError):
             start, end = 0, 0
-        start_s, end_s = (
-            start if start is not None else (window or (0, 0))[0],
-            end if end is not None else (window or (0, 0))[1],
-        )
-        if gpus is None or start_s >= end_s or set(kinds) - set(KINDS) or (price and rate is None):
-            raise BadInput(
-                say("audit.bad_paid_row", name=path.name, row=Plain(n), kinds=", ".join(KINDS[1:]))
-            )
+        start_s = start if start is not None else window[0]
+        end_s = end if end is not None else window[1]
+        wrong = {
+            "gpus": gpus is None,
+            "start,end": start_s >= end_s and (start, end) != (None, None),
+            "kind": bool(set(kinds) - set(KINDS)),
+            "usd_per_gpu_hour": bool(price) and rate is None,
+        }
+        if gpus is None or any(wrong.values()):
+            column = next(name for name, is_wrong in wrong.items() if is_wrong)
+            entry = ",".join(row.get(name) or "" for name in column.split(","))
+            values = {"row": Plain(n), "column": column, "entry": Quoted(entry[:40])}
+            raise BadInput(say("audit.bad_paid_row", name=path.name, kinds=", ".join(KINDS[1:]), **values))
         cost = None if rate is None else (rate * gpus * (end_s - start_s) + HOUR_S // 2) // HOUR_S
         records.paid.append(
             Paid(

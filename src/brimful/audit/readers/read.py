@@ -12,6 +12,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from brimful.audit.records import Paid, Part, Records, Run
 from brimful.errors import BadInput, NotFound, unreadable
 from brimful.fleet.node import Node
 from brimful.language import Number, Plain, os_words, say
-from brimful.sim.traces.read import is_trace
+from brimful.sim.traces.read import is_trace, resembles_trace
 from brimful.sim.traces.reading import MAX_ROW_BYTES, MAX_UNPACKED_BYTES
 from brimful.specs.gpu import all_gpus
 from brimful.units import HOUR_S
@@ -39,6 +40,7 @@ MOST_JSON_PARTS = 2**24  # objects and lists, about 2 GiB of memory; that day ha
 URLS = ("http://", "https://")
 BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same once more, for `brimful simulate`
 ALWAYS = (-(2**60), 2**60)
+_IGNORED = re.compile(r"^\.|-(wal|shm)$")  # hidden, or what SQLite keeps beside a database
 
 
 # A file that tells capacity without a time, and how to read it once the window is known.
@@ -47,10 +49,16 @@ Later = tuple[Path, Callable[[tuple[int, int]], None]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the reading is for. `window` is None where the sources themselves say from when to when."""
+    """What the reading is for. An end of the window that is None is where the sources end."""
 
     zone: tzinfo = UTC
-    window: tuple[int, int] | None = None
+    window: tuple[int | None, int | None] = (None, None)
+
+    def over(self, records: Records) -> tuple[int, int]:
+        """From when to when; empty where neither the question nor a source has times."""
+        (start_s, end_s), (first_s, last_s) = self.window, records.window()
+        start_s = first_s if start_s is None else start_s
+        return start_s, max(start_s, last_s if end_s is None else end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
         with _reading(path):
             _read_file(path, books, is_named=is_named)
     books.jobs.settle(records)
-    window = asked.window or records.window()
+    window, timed = asked.over(records), len(records.nodes)
     for path, read_with in books.later:
         with _reading(path):
             read_with(window)
@@ -81,7 +89,7 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
             raise BadInput(say("audit.needs_window", url=url))
         dcgm.fetch(url, records, start_s=window[0], end_s=window[1])
     _add_fleet(fleet, records, window)
-    _add_nodes(records, window)
+    _add_nodes(records, timed)
     _finish(records)
     return records
 
@@ -91,13 +99,15 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+            found = sorted(p for p in path.rglob("*") if p.is_file() and not _IGNORED.search(p.name))
+            if not found:
+                raise BadInput(say("audit.empty_folder", path=path))
             watched = {p.parent for p in found if p.name == FACTS}
             yield from ((p, False) for p in found if p.name not in BESIDE_FACTS or p.parent not in watched)
         elif path.is_file():
             yield path, True
         elif path.exists():
-            raise BadInput(say("audit.unreadable", name=path.name, error=say("configs.not_regular_file")))
+            raise BadInput(say("audit.not_a_file", path=path))
         else:
             raise NotFound(say("audit.no_file", path=path))
 
@@ -155,9 +165,16 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
         _read_json(path, found, books)
     else:
         _read_text(path, head.decode("utf-8-sig", "replace"), books)
-    # A folder may hold a note beside the books. Of a file that was named its reader says what is wrong.
-    if len(records.traces) > before and not (is_named or is_trace(head.decode("utf-8-sig", "replace"))):
+    if len(records.traces) == before or is_trace(shown := head.decode("utf-8-sig", "replace")):
+        return
+    # A folder may hold a note beside the books. Of a file that was named, and is nearly a trace, the reader
+    # of traces says what is missing.
+    if not is_named:
         records.not_known.append(Path(records.traces.pop()).name)
+    elif not shown.strip():
+        raise BadInput(say("audit.empty_file", path=path))
+    elif not resembles_trace(shown):
+        raise BadInput(say("audit.format_not_known", path=path))
 
 
 def _read_json(
@@ -189,12 +206,11 @@ def _read_text(path: Path, head: str, books: Books) -> None:
         )
         return
     if plain.is_paid(head):
-        window = asked.window
         later.append(
             (
                 path,
-                lambda found: _with_lines(
-                    path, lambda lines: plain.read(path, lines, records, asked.zone, window or found)
+                lambda window: _with_lines(
+                    path, lambda lines: plain.read(path, lines, records, asked.zone, window)
                 ),
             )
         )
@@ -265,17 +281,19 @@ def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int])
         )
 
 
-def _add_nodes(records: Records, window: tuple[int, int]) -> None:
-    """Nodes that were only seen. A bill or a CSV knows better what was paid, and takes only their queues."""
+def _add_nodes(records: Records, timed: int) -> None:
+    """Nodes that were only seen, the first `timed` of them by a source with times.
+
+    A bill or a CSV knows better what was paid, and takes only their queues.
+    """
     billed = {paid.place for paid in records.paid}
     walls = {node.place: node.walls for node in records.nodes}
     records.paid = [
         paid if paid.walls else replace(paid, walls=walls.get(paid.place, frozenset()))
         for paid in records.paid
     ]
-    seen = [node for node in records.nodes if node.place not in billed]
-    records.paid += seen
-    records.snapshot_gpus = sum(node.gpus for node in seen if (node.start_s, node.end_s) == window)
+    records.paid += [node for node in records.nodes if node.place not in billed]
+    records.snapshot_gpus = sum(node.gpus for node in records.nodes[timed:] if node.place not in billed)
     there = {paid.place for paid in records.paid}
     records.downs = [down for down in records.downs if down.place in there]
     types = {paid.gpu for paid in records.paid}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
+from math import inf
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -26,6 +27,7 @@ from brimful.audit.said import (
     paid_said,
     size_said,
     told_leaves,
+    unused_said,
 )
 from brimful.audit.sweep import Swept, sweep
 from brimful.cli.commands import Answer
@@ -33,7 +35,18 @@ from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fleet.node import Node
-from brimful.language import Number, Percent, Quoted, Usd, os_words, say, told, words
+from brimful.language import (
+    Number,
+    Percent,
+    Quoted,
+    Several,
+    Usd,
+    count,
+    os_words,
+    say,
+    told,
+    words,
+)
 from brimful.language.printable import all_printable
 from brimful.scheduler.policies import DEFAULT, Policy, read_policy
 from brimful.sim.fleets import parse_fleet
@@ -47,6 +60,7 @@ brimful audit sacct.txt sinfo.json prom/ --prices paid.csv --html audit.html
 brimful audit philly_jobs.csv --size --policy fifo --policy brim"""
 
 LIST = "list"
+OF_SAMPLES = {"bad_sample", "metric_not_known", "sample_without_card"}  # left out of samples, not of jobs
 TOP = 5  # of teams and jobs in the terminal; --json has all that are told
 
 
@@ -69,31 +83,37 @@ def run(args: argparse.Namespace) -> Answer:
     zone = _zone(args.zone)
     fleet = parse_fleet(args.fleet) if args.fleet else []
     policies = [read_policy(text) for text in args.policy or [DEFAULT]]
-    window = _window(args, zone)
-    records = read(args.source, Asked(zone, window), fleet)
-    rates = _rates(args.prices)
+    _needs_size(args)
+    start, end = _moment("--from", args.from_), _moment("--to", args.to)
+    asked = Asked(zone, (_seconds(start, zone), _seconds(end, zone)))
+    records = read(args.source, asked, fleet)
+    names = {paid.gpu for paid in records.paid} | {node.gpu for node in fleet}
+    rates = _rates(args.prices, names)
     if rates:
         _price(records, rates, is_list=args.prices == LIST)
         fleet = [node if node.microusd_per_gpu_hour else _priced(node, rates) for node in fleet]
     _defer(records, set(args.deferrable))
     trace = read_traces(records.traces, gpu_types={node.gpu for node in fleet})[0] if records.traces else None
+    if trace is not None and (start or end):
+        trace = _cut(trace, records.traces, start, end, zone)
     records.left_out["trace"] += len(records.traces) * (not args.size)
-    start_s, end_s = window or records.window()
+    start_s, end_s = asked.over(records)
+    if args.to and start_s == end_s:
+        raise BadInput(say("audit.bad_window"))
     found = None
-    if records.paid or records.totals:
+    if records.totals or (records.paid and start_s < end_s):
         found = sweep(records, start_s=start_s, end_s=end_s, zone=zone)
-    if found is None and not args.size:
-        raise BadInput(say("audit.nothing_paid" if records.runs else "audit.only_a_trace"))
+    if found is None and (args.csv or not args.size):
+        raise _nothing_to_count(records)
     data: dict[str, Any] = {} if found is None else report(records, found)
     if rates and found is not None:
         data["coverage"]["unpriced"] = sorted({paid.gpu for paid in records.paid if paid.microusd is None})
-    if args.size and trace is not None and window is not None:
-        names = ", ".join(Path(each).name for each in records.traces)
-        raise BadInput(say("audit.trace_no_window", names=Quoted(names[:80])))
     if args.size:
         data["size"], data["actions"] = _sizes(
             records, fleet, policies, trace=trace, window=(start_s, end_s), found=found, alone=args.alone
         )
+        at_list = args.prices == LIST or data.get("money_is") == LIST
+        data["actions"] = [{**action, "at_list_price": at_list} for action in data["actions"]]
     if found is not None and args.csv:
         _write(Path(args.csv), as_csv(found.tree))
     if args.html:
@@ -110,23 +130,73 @@ def _zone(name: str) -> tzinfo:
         raise BadInput(say("audit.bad_zone", zone=Quoted(name[:60]))) from error
 
 
-def _window(args: argparse.Namespace, zone: tzinfo) -> tuple[int, int] | None:
-    if not args.from_ and not args.to:
+def _needs_size(args: argparse.Namespace) -> None:
+    """An option that changes nothing is refused, not ignored."""
+    given = {"--alone": args.alone, "--policy": args.policy, "--deferrable": args.deferrable}
+    if not args.size and (option := next((name for name, value in given.items() if value), "")):
+        raise BadInput(say("audit.needs_size", option=option))
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    if text is None:
         return None
     try:
-        start_s, end_s = (moment(text or "", zone) for text in (args.from_, args.to))
+        found = datetime.fromisoformat(text)
+        moment(text, UTC)  # refuses years in which no job ran
     except (ValueError, OverflowError) as error:
-        raise BadInput(say("audit.bad_window")) from error
-    if start_s is None or end_s is None or start_s >= end_s:
-        raise BadInput(say("audit.bad_window"))
-    return start_s, end_s
+        raise BadInput(say("audit.bad_time", option=option, text=Quoted(text[:40]))) from error
+    return found
 
 
-def _rates(asked: str | None) -> dict[str, int]:
-    """Micro-dollars of a GPU-hour by the catalog's names."""
+def _seconds(when: datetime | None, zone: tzinfo) -> int | None:
+    if when is None:
+        return None
+    return int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
+
+
+def _cut(
+    trace: Trace, paths: Sequence[str], start: datetime | None, end: datetime | None, zone: tzinfo
+) -> Trace:
+    """The jobs submitted in the window. Times of a trace name no zone: they are read as those of `zone`."""
+    first_s = trace.first_s
+    if first_s is None:
+        names = ", ".join(Path(each).name for each in paths)
+        raise BadInput(say("audit.trace_no_window", names=Quoted(names[:80])))
+
+    def at_s(when: datetime | None, otherwise: float) -> float:
+        if when is None:
+            return otherwise
+        local = when.astimezone(zone) if when.tzinfo else when
+        return local.replace(tzinfo=UTC).timestamp() - first_s
+
+    low, high = at_s(start, -inf), at_s(end, inf)
+    kept = [arrival for arrival in trace.arrivals if low <= arrival.at_s < high]
+    if not kept:
+        raise BadInput(say("audit.trace_outside", n=len(trace.arrivals)))
+    zero = kept[0].at_s
+    return replace(trace, arrivals=[replace(each, at_s=each.at_s - zero) for each in kept])
+
+
+def _nothing_to_count(records: Records) -> BadInput:
+    """Why there is no tree: what the sources hold instead, so that people see what to add."""
+    if records.traces:
+        return BadInput(say("audit.only_a_trace"))
+    if records.runs:
+        return BadInput(say("audit.nothing_paid"))
+    if records.paid:
+        return BadInput(say("audit.no_times", gpus=count("gpu", sum(paid.gpus for paid in records.paid))))
+    left_out = {name: n for name, n in records.left_out.items() if n}
+    why = unused_said(records.not_known, left_out)
+    if not records.not_known and left_out.keys() <= OF_SAMPLES:
+        return BadInput(say("audit.only_samples"))
+    return BadInput(say("audit.nothing_counted", why=Several(tuple(why), "; ")))
+
+
+def _rates(asked: str | None, names: Collection[str]) -> dict[str, int]:
+    """Micro-dollars of a GPU-hour by the catalog's names, or as the sources spell the type."""
     if not asked:
         return {}
-    return (known_prices() if asked == LIST else read_prices(Path(asked))).microusd_per_gpu_hour
+    return (known_prices() if asked == LIST else read_prices(Path(asked), names)).microusd_per_gpu_hour
 
 
 def _rate(gpu: str, rates: Mapping[str, int]) -> int | None:
@@ -216,19 +286,19 @@ def _text(data: dict[str, Any]) -> list[str]:
     for action in data.get("actions", ()):
         first, *rest = action_said(action)
         lines += ["", *wrapped("", first), *(line for said in rest for line in wrapped("  ", said))]
-    return lines
+    return lines if "headline" in data else lines[1:]
 
 
 def _headline(data: dict[str, Any]) -> list[str]:
     lines = [page_title(data)]
     lines += wrapped("", paid_said(data))
+    wide = max(len(words(f"audit.is_{name}")) for name in data["headline"])
     for name, part in data["headline"].items():
         if part["share"] is not None:
             sum_ = told(Usd(round(part["usd"] * MICROUSD))) if part["usd"] is not None else ""
             share = told(Percent(part["share"], 1))
-            lines.append(
-                f"  {words(f'audit.is_{name}'):<10} {share:>8}  {bar(part['share'])} {sum_}".rstrip()
-            )
+            word = f"{words(f'audit.is_{name}'):<{wide}}"
+            lines.append(f"  {word} {share:>8}  {bar(part['share'])} {sum_}".rstrip())
     return lines
 
 
@@ -253,17 +323,18 @@ def _leaves(data: dict[str, Any]) -> str:
 
 def _beside(data: dict[str, Any]) -> list[str]:
     lines: list[str] = []
-    for job in data["jobs"][:TOP]:
-        lines += wrapped(
-            "",
-            say(
-                "audit.top_job",
-                job=job["job"],
-                owner=job["user"] or job["team"] or words("audit.owner_unknown"),
-                hours=Number(job["wasted_gpu_h"], 1),
-                mostly=leaf_words(job["mostly"]),
-            ),
-        )
+    rows = [
+        [
+            job["job"],
+            job["user"] or job["team"],
+            told(Number(job["wasted_gpu_h"], hours_digits(data))),
+            leaf_words(job["mostly"]),
+        ]
+        for job in data["jobs"][:TOP]
+    ]
+    if rows:
+        header = [words(f"audit.col_{name}") for name in ("job", "owner", "wasted", "mostly")]
+        lines += [words("audit.page_jobs"), table(header, rows, right=(2,)), ""]
     for said in coverage_said(data["coverage"]):
         lines += wrapped("", said)
     return lines

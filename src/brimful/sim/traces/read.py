@@ -6,7 +6,7 @@ A source is a path, with `?option=value` behind it where a format has options, o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -68,6 +68,12 @@ def is_trace(head: str) -> bool:
     return any(known.recognises(head) for known in FORMATS)
 
 
+def resembles_trace(head: str) -> bool:
+    """Whether a reader can say what is missing: it shares columns with one, or is sacct's without `-P`."""
+    columns = set(columns_of(head))
+    return head.split()[:1] == ["JobID"] or any(len(columns & set(known.columns)) > 1 for known in FORMATS)
+
+
 def read(
     sources: Sequence[str],
     *,
@@ -87,7 +93,8 @@ def read(
         skips.gpu_types = frozenset(otherwise)
     # Speeds and nodes first: a Gavel trace tells its jobs in steps, and an openb job names its GPUs.
     files.sort(key=lambda known: known[0] not in (THROUGHPUTS, NODES))
-    return _joined([*made, *(known.read(source) for known, source in files)]), skips
+    read_ = [replace(known.read(source), first_s=source.first_s) for known, source in files]
+    return _joined([*made, *read_]), skips
 
 
 def synthetic_trace(source: str) -> Trace:
@@ -137,8 +144,10 @@ def _joined(parts: Sequence[Trace]) -> Trace:
     ids = {arrival.job.job for arrival in arrivals}
     if len(ids) < len(arrivals):
         raise BadInput(say("sim.jobs_in_several_files", jobs=Number(len(arrivals) - len(ids))))
+    with_jobs = [part for part in parts if part.arrivals]
     return Trace(
         format=" + ".join(dict.fromkeys(part.format for part in parts)),
+        first_s=with_jobs[0].first_s if len(with_jobs) == 1 else None,  # each file begins at its own zero
         arrivals=sorted(arrivals, key=lambda arrival: arrival.at_s),
         nodes=[node for part in parts for node in part.nodes],
         notes=[note for part in parts for note in part.notes],

@@ -66,6 +66,7 @@ class Trace:
     arrivals: list[Arrival] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     notes: list[Sentence] = field(default_factory=list)  # what the reader had to assume
+    first_s: int | None = None  # second 0, where the format has calendar times; as UTC, without a zone
     # True: the format does not say how close together a gang must be, so one larger than a node may spread.
     gangs_may_spread: bool = False
 
@@ -130,6 +131,7 @@ class Source:
         self.name = str(path)
         self.skips = skips
         self.options: dict[str, str] = {}  # FILE?option=value
+        self.first_s: int | None = None  # of calendar times, once they are read
 
     def head(self) -> str:
         """The beginning, enough to tell what it is."""
@@ -252,6 +254,7 @@ class Source:
         """Calendar times as seconds since the first of them, which all must follow within ten years."""
         kept = list(found)
         first_s, first = min(((arrival.at_s, row.where) for row, arrival in kept), default=(0, ""))
+        self.first_s = first_s if kept else None
         for row, arrival in kept:
             at_s = arrival.at_s - first_s
             if at_s > MAX_S:
