@@ -24,7 +24,7 @@ from brimful.scheduler.placing.assign import (
     _Want,
 )
 from brimful.scheduler.policies import POLICIES
-from tests.builders import AFleet, a_fleet, a_job, a_node
+from tests.builders import AFleet, a_fleet, a_job, a_node, granted
 
 NOBODY = JobState(
     job=a_job("nobody"), serial=0, shape=0, phase="waiting", submitted_s=0, leases=[]
@@ -115,6 +115,20 @@ def test_what_a_review_settled_is_carried_out_once_those_who_move_have_stopped()
     world.carry_out(then)
     later = decide(world.fleet, rules, prices, now_s=REVIEW_S + 30, review=then.review)
     assert later.review is None
+
+
+def test_two_that_share_a_gpu_are_one_gpu_to_a_review() -> None:
+    """Each counted as a whole one: a third went to a GPU that is four times as slow, with a fast one free."""
+    world = AFleet([a_node("node-new", gpus=2, gpu="new"), a_node("node-old", gpus=2, gpu="old")])
+    for name in ("half", "other-half"):
+        world.waiting(a_job(name, gpu_milli=500, rates=RATES, predicted_work_s=9_000.0))
+        world.then(granted(name, node="node-new", gpus=[0]), LeaseStarted(at_s=0, lease=f"{name}.1"))
+    world.waiting(a_job("whole", rates=RATES, predicted_work_s=9_000.0), at_s=REVIEW_S - 1)
+
+    plan = world.plan(rules=POLICIES["brim"], now_s=REVIEW_S)
+
+    assert plan.stops == []
+    assert [(start.job, start.node) for start in plan.starts] == [("whole", "node-new")]
 
 
 def test_who_was_moved_often_is_moved_only_for_a_large_gain() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from brimful.fleet.job import PRIORITIES
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
@@ -78,11 +78,17 @@ def assign(
     room = [*[index.gpus - claims.get(p, 0) for p, index in fleet.capacity.pools.items()], ROOM_FOR_ALL]
     look = _Look(fleet, rules, pools_of, now_s=now_s)
     wants: list[_Want] = []
+    sharing: set[tuple[str, int]] = set()
     for lease in fleet.open_leases.values():
         slot = fleet.capacity.by_name.get(lease.node)
         if slot is None:
             continue
         here, state = number[slot.pool], fleet.jobs[lease.job]
+        if lease.gpu_milli < WHOLE_GPU and slot.shared.get(lease.gpus[0], 0) + lease.gpu_milli < WHOLE_GPU:
+            # Others are on its GPU: one that left would free none. So all stay, on one GPU.
+            room[here] -= (lease.node, lease.gpus[0]) not in sharing
+            sharing.add((lease.node, lease.gpus[0]))
+            continue
         fixed = lease.phase != "running" or lease.job in kept or state.job.max_gpus  # resize.py moves those
         if not fixed and may_move(state, rules, now_s=now_s):
             want = look.want(state, home=here)
