@@ -268,10 +268,24 @@ def test_what_is_kept_for_a_gang_goes_to_who_is_gone_in_time() -> None:
     state = next_round(PoolState(), a_book(a, b, gang), now_s=0, terms=terms).state
     for now_s in range(120, 1800, 120):
         state = next_round(state, a_book(a, b, gang), now_s=now_s, terms=terms).state
-    assert state.drain == "gang"
+    assert state.drains == ("gang",)
     long, short = a_bid("long", 2, usd=3, arrival=3), a_bid("short", 2, usd=3, arrival=4, expected_s=600)
     done = next_round(state, a_book(a, gang, long, short), now_s=1800, terms=terms)
     assert done.starts == {"short": 2}
+
+
+def test_gangs_that_came_together_do_not_wait_for_each_others_notices() -> None:
+    """Each is half of the pool or less and outweighed by single bids; all start within the bound."""
+    terms = Terms(max_wait_s=3600)
+    singles = [a_bid(f"s{i}", 1, usd=3, arrival=i) for i in range(12)]
+    gangs = [a_bid(f"g{i}", 4, usd=2, arrival=100 + i) for i in range(3)]
+    state, started = PoolState(), dict[str, int]()
+    for now_s in range(0, 3600 + TICK_S, TICK_S):
+        done = next_round(state, a_book(*singles, *gangs, units=12), now_s=now_s, terms=terms)
+        started |= {name: now_s for name in done.starts if name.startswith("g")}
+        state = done.state
+    assert sorted(started) == ["g0", "g1", "g2"]
+    assert max(started.values()) <= terms.max_wait_s
 
 
 def bill(state: PoolState, raw: int, *, now_s: int = 120, lowest: int = 10 * USD) -> int:
