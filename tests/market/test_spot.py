@@ -337,3 +337,12 @@ def test_bills_are_calm_and_revenue_is_whole_at_every_floor() -> None:
             days += len(turns) / 720
         assert 0.92 <= billed / cleared <= 1.05, (cents, billed / cleared)
         assert jumps / days <= 10, (cents, jumps / days)
+
+
+def test_a_clock_that_is_set_back_takes_nothing_off_what_was_cleared() -> None:
+    state = PoolState(at_s=1200, billed=USD, cleared=2 * USD, used=10, owed=10**9, blocked_s={"gang": 600})
+    gang = a_bid("gang", 8, usd=2, arrival=1)
+    single = a_bid("single", 1, usd=30)
+    done = next_round(replace(state, held={"single": 1}), a_book(single, gang), now_s=600)
+    assert done.state.owed == 10**9
+    assert done.state.blocked_s["gang"] == 600

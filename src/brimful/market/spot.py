@@ -80,6 +80,7 @@ def priced(
     """
     first = _between(cleared.price, lowest_limit, cleared.floor)
     before = price = first if state.billed is None else state.billed
+    now_s = max(now_s, state.at_s)  # a clock that was set back does not undo what was counted
     owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
     whole = max(1, units) * terms.smooth_s
     if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
@@ -228,7 +229,7 @@ def _blocked(
 
     At the price counts: a gang that nobody makes room for is often the very loser that sets it.
     """
-    since = now_s - state.at_s if state.billed is not None else 0
+    since = max(0, now_s - state.at_s) if state.billed is not None else 0
     blocked: dict[str, int] = {}
     now: set[str] = set()
     for loss in cleared.losses:
