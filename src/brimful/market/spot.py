@@ -26,7 +26,9 @@ class Terms:
     notice_s: int = 300
     period_s: int = 120  # how often the billed price may move, and the market is looked at for sure
     step_permille: int = 95  # and by how much at most each time
-    smooth_s: int = 3600  # of the whole pool's time the bill is an average of the clearing price
+    # Of the whole pool's time the bill is an average of the clearing price: a period over a step. So long a
+    # price that has fallen to nothing is billed on while the bill follows it by steps.
+    smooth_s: int = 1260
     max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
     drain_s: int = 600  # so long before it is due, what becomes free is kept for it
 
