@@ -10,6 +10,7 @@ from brimful.fleet.events import (
     CreditsExpired,
     Event,
     NodeJoined,
+    NodeLeft,
     PoolPriced,
     ReservationEnded,
     from_record,
@@ -21,6 +22,7 @@ from brimful.market.invoice import Invoices
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.market.reservation import buy, extend, give_back, pause, quote, quote_extension, resume
+from brimful.scheduler.placing.reserved import due_events
 from brimful.units import HOUR_S
 
 USD = 1_000_000
@@ -44,6 +46,7 @@ class Books:
             owner=owner,
             tier=tier,
         )
+        self.node = node
         self.write(NodeJoined.of(node, at_s=0))
 
     def write(self, *events: Event) -> None:
@@ -181,6 +184,29 @@ def test_an_extension_costs_the_price_of_now_and_only_its_own_hours() -> None:
     books.pause(name, at_s=HOUR_S)
     books.write(ReservationEnded(at_s=5 * HOUR_S, reservation=name))
     assert books.credit() == UNIT // 4 + 3 * (2 * UNIT // 4), "each hour at the price it was bought for"
+
+
+def test_hours_in_which_nodes_are_gone_are_refunded_once() -> None:
+    """Of what is idle: who paused is paid for the pause, and who returned for the rest of the window."""
+    books = Books()
+    first, second = books.buy(gpus=5), books.buy(gpus=3)
+    books.pause(second, at_s=0, gpus=1)
+    books.write(NodeLeft(at_s=2 * HOUR_S, node="n"))
+    books.write(*due_events(books.fleet, now_s=2 * HOUR_S))
+    assert [each.short for each in books.fleet.reservations.by_name.values()] == [5, 3]
+    books.give_back(first, at_s=3 * HOUR_S, gpus=1)
+    books.write(NodeJoined.of(books.node, at_s=5 * HOUR_S))
+    books.write(*due_events(books.fleet, now_s=5 * HOUR_S))
+    assert [each.short for each in books.fleet.reservations.by_name.values()] == [0, 0]
+    books.write(*due_events(books.fleet, now_s=10 * HOUR_S))
+    ended = books.ledger.reservations.ended
+    assert ended[first].refund_microusd == (5 + 4 + 4) * UNIT
+    assert ended[second].refund_microusd == 2 * 3 * UNIT
+    assert ended[second].pause_credit_microusd == 10 * UNIT // 4
+    for each in ended.values():
+        assert each.credits_microusd <= each.paid_microusd
+        assert books.ledger.balance(f"reservation:{each.reservation}") == 0
+    assert books.credit() == sum(each.credits_microusd for each in ended.values())
 
 
 def test_a_window_across_the_change_of_clocks_has_as_many_hours_as_were_paid() -> None:

@@ -88,6 +88,7 @@ def buy(
     now_s: int,
     at_most: int | None = None,
     by: str = "",
+    key: str = "",
 ) -> ReservationBought:
     """Pay the whole window. With `at_most` a quote that has moved above it fails instead of charging more."""
     credit = _pay(fleet, offered, tenant=tenant, at_most=at_most, now_s=now_s)
@@ -108,6 +109,7 @@ def buy(
         paid_microusd=offered.total_microusd,
         credit_microusd=credit,
         by=by,
+        key=key,
     )
 
 
@@ -130,7 +132,14 @@ def quote_extension(fleet: Fleet, market: Market | None, name: str, *, hours: in
 
 
 def extend(
-    fleet: Fleet, name: str, offered: Quote, *, now_s: int, at_most: int | None = None, by: str = ""
+    fleet: Fleet,
+    name: str,
+    offered: Quote,
+    *,
+    now_s: int,
+    at_most: int | None = None,
+    by: str = "",
+    key: str = "",
 ) -> ReservationExtended:
     found = _open(fleet, name, now_s=now_s)
     credit = _pay(fleet, offered, tenant=found.tenant, at_most=at_most, now_s=now_s)
@@ -144,6 +153,7 @@ def extend(
         paid_microusd=offered.total_microusd,
         credit_microusd=credit,
         by=by,
+        key=key,
     )
 
 

@@ -240,8 +240,8 @@ class Auctions:
             )
             for name, lease in running.items()
         ]
-        if reserved.paused:  # who lends may not bid anew; what runs already goes on
-            bids = [replace(bid, owner="") if bid.owner in reserved.paused else bid for bid in bids]
+        if reserved.sellers:  # who lends may not bid anew; what runs already goes on
+            bids = [replace(bid, owner="") if bid.owner in reserved.sellers else bid for bid in bids]
         new = [
             bid_of(state, floor=floor, running=False, now_s=now_s)
             for state in waiting
