@@ -23,7 +23,7 @@ from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.market.reservation import buy, extend, give_back, pause, quote, quote_extension, resume
 from brimful.scheduler.placing.reserved import due_events
-from brimful.units import HOUR_S
+from brimful.units import DAY_S, HOUR_S
 
 USD = 1_000_000
 POOL = Pool("here", "h100")
@@ -296,5 +296,19 @@ def test_the_price_is_that_of_the_last_week_and_at_least_the_floor() -> None:
 
     books.write(priced(0, 9), priced(7 * 86400, 2), priced(10 * 86400, 4))
     now_s = 14 * 86400
-    offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=now_s)
+    offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=now_s, start_s=now_s + 2 * DAY_S)
     assert offered.microusd_per_gpu_hour == 3_771_429  # (3 days at 2 and 4 at 4) / 7, and a fifth
+
+
+def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> None:
+    """Three quarters of what borrowers pay and the pause credit are less than the window costs."""
+    books = Books()
+    at = {"site": "here", "gpu": "h100", "tier": "owned", "held": 8, "wanted": 20, "gpus": 8}
+    for at_s, bill, cleared in ((0, USD, USD), (DAY_S, 4 * USD, 5 * USD)):
+        prices = {"microusd_per_gpu_hour": bill, "cleared_microusd_per_gpu_hour": cleared}
+        books.write(PoolPriced(at_s=at_s, **at, **prices))
+    soon = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S)
+    lent = soon.share_permille * 5 * USD // 1000
+    assert lent + soon.pause_microusd_per_gpu_hour <= soon.microusd_per_gpu_hour
+    later = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S, start_s=2 * DAY_S)
+    assert later.microusd_per_gpu_hour == UNIT

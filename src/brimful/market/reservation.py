@@ -1,6 +1,7 @@
 """GPUs of a market pool for a window: what they cost ahead, and what may be done with them. Pure.
 
-    unit price   what the pool was billed on the average of the last week, at least its floor, and a premium
+    unit price   what the pool was billed on the average of the last week, at least its floor, and at least
+                 what it costs now if the window begins within a day; and a premium
     pause price  a part of it, for each paused hour; the GPUs are lent and can be had back
     return price a larger part, for each hour that is left of GPUs that are given up for good
 
@@ -26,6 +27,7 @@ from brimful.market.pools import BOUGHT, Market, ReserveTerms, floor_of
 from brimful.units import DAY_S, HOUR_S
 
 LOOK_BACK_S = 7 * DAY_S
+SOON_S = DAY_S  # a window that begins by then costs at least what the pool does now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +240,12 @@ def _priced(
 ) -> Quote:
     terms = market.reserve
     floor = floor_of(slot.node for slot in fleet.capacity.slots.values() if slot.pool == pool)
-    usual = usual_price(fleet.prices.get(pool), now_s=now_s)
-    unit = -(-max(floor, usual) * (1000 + terms.premium_permille) // 1000)
+    line = fleet.prices.get(pool)
+    worth = max(floor, usual_price(line, now_s=now_s))
+    if line is not None and line.points and start_s - now_s < SOON_S:
+        # Else whoever buys while the pool is dear and lends at once would earn more than it paid.
+        worth = max(worth, line.last.microusd_per_gpu_hour, line.last.cleared_microusd_per_gpu_hour)
+    unit = -(-worth * (1000 + terms.premium_permille) // 1000)
     return Quote(
         pool=pool,
         gpus=gpus,
