@@ -17,10 +17,11 @@ from tests.market.books import a_bid
 from tests.market.test_spot import TICK_S, UNITS, a_day, moves
 
 TITLE = "Market pools over time"
-TABLES = ("spot-markets",)
-SPREADS = (0.1, 0.2, 0.4, 0.6)
-SEEDS = 2
+TABLES = ("spot-markets", "spot-floors")
 CENT, USD = 10_000, 1_000_000
+SPREADS = (0.1, 0.2, 0.4, 0.6)
+FLOORS = (CENT, USD // 2, USD)
+SEEDS = 2
 WAIT_S = 2 * 3600
 
 
@@ -33,7 +34,19 @@ def benchmarks() -> Iterator[Benchmark]:
     )
 
 
-_SUMS = ("without", "with_it", "raw", "billed", "revenue", "cleared", "gangs", "late", "waits", "usual")
+_SUMS = (
+    "without",
+    "with_it",
+    "raw",
+    "billed",
+    "revenue",
+    "cleared",
+    "gangs",
+    "late",
+    "waits",
+    "usual",
+    "ticks",
+)
 
 
 @dataclass(slots=True)
@@ -50,33 +63,24 @@ class _Row:
     waits: float = 0.0  # of single GPUs beside the gang, and without it
     usual: float = 0.0
     worst: float = 0.0
+    ticks: int = 0  # that revenue was counted over
 
 
 def tables() -> dict[str, str]:
-    """spot-markets: by how far limits lie apart, over loads, floors and seeds."""
+    """spot-markets: by how far limits lie apart, over loads, floors and seeds; spot-floors: by floor."""
     rows = []
-    total = _Row()
+    total, floors = _Row(), {floor: _Row() for floor in FLOORS}
     for spread in SPREADS:
         row = _Row()
         _bonus(row, spread)
-        _billed(row, spread)
+        for floor in FLOORS:
+            here = _Row()
+            _billed(here, spread, floor)
+            _add(row, here)
+            _add(floors[floor], here)
         _gang(row, spread)
         rows.append((f"{spread:g}", *_cells(row)))
-        for name in (
-            "without",
-            "with_it",
-            "raw",
-            "billed",
-            "revenue",
-            "cleared",
-            "gangs",
-            "late",
-            "waits",
-            "usual",
-        ):
-            setattr(total, name, getattr(total, name) + getattr(row, name))
-        total.worst = max(total.worst, row.worst)
-        total.fill = max(total.fill, row.fill, key=abs)
+        _add(total, row)
     rows.append(("all", *_cells(total)))
     header = (
         "spread",
@@ -90,7 +94,24 @@ def tables() -> dict[str, str]:
         "singles wait",
         "worst",
     )
-    return {"spot-markets": markdown(header, rows)}
+    by_floor = [
+        (
+            f"${floor / USD:.2f}",
+            f"{row.raw * 720 / row.ticks:.1f}",
+            f"{row.billed * 720 / row.ticks:.1f}",
+            f"{row.revenue / row.cleared:.3f}",
+        )
+        for floor, row in floors.items()
+    ]
+    head = ("floor", "moves of the price a day", "of the bill", "billed / cleared")
+    return {"spot-markets": markdown(header, rows), "spot-floors": markdown(head, by_floor)}
+
+
+def _add(total: _Row, row: _Row) -> None:
+    for name in _SUMS:
+        setattr(total, name, getattr(total, name) + getattr(row, name))
+    total.worst = max(total.worst, row.worst)
+    total.fill = max(total.fill, row.fill, key=abs)
 
 
 def _cells(row: _Row) -> tuple[str, ...]:
@@ -119,9 +140,10 @@ def _bonus(row: _Row, spread: float) -> None:
         row.fill = max(row.fill, (fmean(some.used) - fmean(none.used)) / UNITS, key=abs)
 
 
-def _billed(row: _Row, spread: float) -> None:
-    for floor, load in product((CENT, USD // 2, USD), (0.8, 1.0, 1.2)):
+def _billed(row: _Row, spread: float, floor: int) -> None:
+    for load in (0.8, 1.0, 1.2):
         turns = a_day(200, spread=spread, floor=floor, load=load, ticks=360).turns[120:]
+        row.ticks += len(turns)
         row.raw += moves([each.cleared.price for each in turns])
         row.billed += moves([each.billed for each in turns])
         row.revenue += sum(each.billed * each.state.used for each in turns)

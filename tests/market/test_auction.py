@@ -221,7 +221,7 @@ def test_a_gang_that_cannot_be_placed_cannot_win() -> None:
 
 def test_a_gang_as_large_as_a_pool_that_is_kept_for_another_is_not_called_larger() -> None:
     book = a_book(a_bid("waited", 4, usd=2), a_bid("new", 4, usd=9), units=4)
-    cleared = clear(book, first="waited")
+    cleared = clear(book, first=["waited"])
     assert [win.bid.bid for win in cleared.wins] == ["waited"]
     (loss,) = cleared.losses
     assert loss.detail == say("market.kept_for", gpus=count("gpu", 4), left=0, others=Several(("waited",)))

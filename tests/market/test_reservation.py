@@ -10,6 +10,7 @@ from brimful.fleet.events import (
     CreditsExpired,
     Event,
     NodeJoined,
+    NodeLeft,
     PoolPriced,
     ReservationEnded,
     from_record,
@@ -21,7 +22,8 @@ from brimful.market.invoice import Invoices
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.market.reservation import buy, extend, give_back, pause, quote, quote_extension, resume
-from brimful.units import HOUR_S
+from brimful.scheduler.placing.reserved import due_events
+from brimful.units import DAY_S, HOUR_S
 
 USD = 1_000_000
 POOL = Pool("here", "h100")
@@ -44,6 +46,7 @@ class Books:
             owner=owner,
             tier=tier,
         )
+        self.node = node
         self.write(NodeJoined.of(node, at_s=0))
 
     def write(self, *events: Event) -> None:
@@ -183,6 +186,29 @@ def test_an_extension_costs_the_price_of_now_and_only_its_own_hours() -> None:
     assert books.credit() == UNIT // 4 + 3 * (2 * UNIT // 4), "each hour at the price it was bought for"
 
 
+def test_hours_in_which_nodes_are_gone_are_refunded_once() -> None:
+    """Of what is idle: who paused is paid for the pause, and who returned for the rest of the window."""
+    books = Books()
+    first, second = books.buy(gpus=5), books.buy(gpus=3)
+    books.pause(second, at_s=0, gpus=1)
+    books.write(NodeLeft(at_s=2 * HOUR_S, node="n"))
+    books.write(*due_events(books.fleet, now_s=2 * HOUR_S))
+    assert [each.short for each in books.fleet.reservations.by_name.values()] == [5, 3]
+    books.give_back(first, at_s=3 * HOUR_S, gpus=1)
+    books.write(NodeJoined.of(books.node, at_s=5 * HOUR_S))
+    books.write(*due_events(books.fleet, now_s=5 * HOUR_S))
+    assert [each.short for each in books.fleet.reservations.by_name.values()] == [0, 0]
+    books.write(*due_events(books.fleet, now_s=10 * HOUR_S))
+    ended = books.ledger.reservations.ended
+    assert ended[first].refund_microusd == (5 + 4 + 4) * UNIT
+    assert ended[second].refund_microusd == 2 * 3 * UNIT
+    assert ended[second].pause_credit_microusd == 10 * UNIT // 4
+    for each in ended.values():
+        assert each.credits_microusd <= each.paid_microusd
+        assert books.ledger.balance(f"reservation:{each.reservation}") == 0
+    assert books.credit() == sum(each.credits_microusd for each in ended.values())
+
+
 def test_a_window_across_the_change_of_clocks_has_as_many_hours_as_were_paid() -> None:
     """Hours are counted in UTC: a night in which the clocks change is neither shorter nor longer."""
     books, start_s = Books(), 1_792_886_400  # 2026-10-24 22:00 in Paris; the clocks go back at night
@@ -270,5 +296,19 @@ def test_the_price_is_that_of_the_last_week_and_at_least_the_floor() -> None:
 
     books.write(priced(0, 9), priced(7 * 86400, 2), priced(10 * 86400, 4))
     now_s = 14 * 86400
-    offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=now_s)
+    offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=now_s, start_s=now_s + 2 * DAY_S)
     assert offered.microusd_per_gpu_hour == 3_771_429  # (3 days at 2 and 4 at 4) / 7, and a fifth
+
+
+def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> None:
+    """Three quarters of what borrowers pay and the pause credit are less than the window costs."""
+    books = Books()
+    at = {"site": "here", "gpu": "h100", "tier": "owned", "held": 8, "wanted": 20, "gpus": 8}
+    for at_s, bill, cleared in ((0, USD, USD), (DAY_S, 4 * USD, 5 * USD)):
+        prices = {"microusd_per_gpu_hour": bill, "cleared_microusd_per_gpu_hour": cleared}
+        books.write(PoolPriced(at_s=at_s, **at, **prices))
+    soon = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S)
+    lent = soon.share_permille * 5 * USD // 1000
+    assert lent + soon.pause_microusd_per_gpu_hour <= soon.microusd_per_gpu_hour
+    later = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S, start_s=2 * DAY_S)
+    assert later.microusd_per_gpu_hour == UNIT

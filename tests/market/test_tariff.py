@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from math import pi, sin
 
@@ -13,7 +14,7 @@ from brimful.fleet.load import TariffLine
 from brimful.market.tariff import FLAT, HOURS, TariffTerms, curve, is_low, paid
 from brimful.scheduler.load import prices_now
 from brimful.scheduler.rules import Rules
-from tests.builders import a_fleet, a_job, code_of
+from tests.builders import a_fleet, a_job, code_of, granted
 
 HOUR = 3600
 TERMS = TariffTerms()
@@ -105,9 +106,25 @@ def test_a_job_that_could_not_start_in_time_keeps_the_price_of_the_hour_it_came(
 
 def test_a_line_keeps_quotes_of_hours_that_have_begun() -> None:
     line = TariffLine()
-    line.set(a_quote(900, 1000, 1100), held=10)
-    line.set(a_quote(950, 1050, at_s=HOUR), held=10)
+    line.set(a_quote(900, 1000, 1100), over=-1.0)
+    line.set(a_quote(950, 1050, at_s=HOUR), over=-0.5)
 
     assert [line.at(h * HOUR) for h in range(4)] == [900, 950, 1050, FLAT]
     assert line.over == pytest.approx(-1.5)
     assert line.after(HOUR, until_s=2 * HOUR) == [1050]
+
+
+def test_what_leases_pay_is_reckoned_and_not_what_the_hour_costs() -> None:
+    """A lease keeps the price of its first hour, so a long one that began at night pays too little by day."""
+    fleet = a_fleet().waiting(a_job("long"))
+    (pool,) = fleet.fleet.capacity.pools
+    night = fleet.fleet.posted_prices()[pool] * 8 // 10
+    fleet.then(replace(granted("long", gpus=(0,)), microusd_per_gpu_hour=night))
+    for hour in (1, 2):
+        quote = TariffSet(
+            at_s=hour * HOUR, site=pool.site, gpu=pool.gpu, tier=pool.tier, permille=(1200, 1300)
+        )
+        fleet.then(quote)
+
+    size = fleet.fleet.open_leases["long.1"].size
+    assert fleet.fleet.tariffs[pool].over == pytest.approx(2 * size * -0.2)

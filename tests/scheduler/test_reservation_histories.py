@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.histories import try_histories
 
 
@@ -13,3 +15,14 @@ def test_random_histories_credit_and_sell_no_hour_twice_and_owners_have_theirs_b
     assert found.crashes > 100
     assert found.lent_microusd > 0
     assert found.in_time >= 0.999
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(3993, id="the borrower that leaves is a job of the owner too"),
+        pytest.param(2526, id="a borrowed gang lies across the nodes"),
+    ],
+)
+def test_an_owner_never_waits_for_a_second_notice(seed: int) -> None:
+    assert try_histories(range(seed, seed + 1)).in_time == 1

@@ -158,6 +158,46 @@ def test_what_is_paused_may_not_be_bid_for_by_its_owner(shop: Shop) -> None:
     assert shop.service.reader.job(job).phase == "starting" or shop.service.reader.job(job).open_lease
 
 
+def test_who_lends_idle_gpus_may_not_bid_where_they_are_lent(shop: Shop) -> None:
+    buy(shop, shop.a)
+    shop.tick(900)
+    job = shop.submit(shop.a, gpus=3, tenant="a")  # larger than its reservation
+    shop.tick()
+    why = shop.ask("GET", f"/v1/jobs/{job}/why", shop.a)[1]["waiting_code"]["reason"]
+    assert why["loss"]["code"] == "market.own_supply"
+
+
+def test_who_holds_borrowed_gpus_earns_nothing_by_those_it_lends(shop: Shop) -> None:
+    """Else it could keep up the price that its borrowers pay."""
+    held = shop.submit(shop.a, gpus=2, tenant="a")
+    shop.tick()
+    assert shop.service.reader.job(held).phase == "running"
+    buy(shop, shop.a)
+    shop.ask("POST", "/v1/reservations/r1/pause", shop.a, gpus=2)
+    borrower = shop.submit(shop.b, gpus=2, tenant="b")
+    shop.tick()
+    lease = shop.service.reader.job(borrower).open_lease
+    assert lease is not None
+    shop.tick(HOUR_S)
+    shop.end(lease.lease)
+    assert shop.service.reader.ledger.balance("seller:a") == 0
+
+
+def test_a_purchase_that_is_sent_again_under_its_key_is_the_first(shop: Shop) -> None:
+    who = {**shop.a, "idempotency-key": "x1"}
+    first, again = buy(shop, who), buy(shop, who)
+    assert (first["reservation"], again["reservation"]) == ("r1", "r1")
+    assert buy(shop, {**shop.a, "idempotency-key": "x2"})["reservation"] == "r2"
+    status, error = shop.ask("POST", "/v1/reservations", who, **{**WINDOW, "hours": 9})
+    assert (status, error["code"]) == (409, "key_reused")
+    more = {**shop.a, "idempotency-key": "more"}
+    ends = {shop.ask("POST", "/v1/reservations/r1/extend", more, hours=2)[1]["end_s"] for _ in range(2)}
+    assert ends == {first["end_s"] + 2 * HOUR_S}
+    status, error = shop.ask("POST", "/v1/reservations/r2/extend", more, hours=2)
+    assert (status, error["code"]) == (409, "key_reused")
+    assert shop.service.reader.ledger.balance("reservation:r1") == 24 * UNIT
+
+
 def test_what_is_lent_can_be_returned_and_its_borrower_stays(shop: Shop) -> None:
     buy(shop, shop.a, gpus=4)
     shop.ask("POST", "/v1/reservations/r1/pause", shop.a, gpus=4)

@@ -73,10 +73,8 @@ class Client:
 
         With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
         """
-        check_key(key)
-        headers = {"idempotency-key": key} if key else {}
         body = {"command": list(command), "folder": folder, **more}
-        return cast("answers.JobAnswer", self.post("/v1/jobs", body, headers))
+        return cast("answers.JobAnswer", self.post("/v1/jobs", body, _keyed(key)))
 
     def jobs(
         self,
@@ -222,9 +220,10 @@ class Client:
         """`gpu`, `gpus`, `hours`, and `site`, `tier` and `start_s` where they matter."""
         return cast("reserve_answers.ReserveQuoteAnswer", self.post("/v1/reservations/quote", window))
 
-    def buy_reservation(self, **window: object) -> reserve_answers.ReservationAnswer:
-        """The same, with `tenant` and `at_most_microusd_per_gpu_hour`. Spends money."""
-        return cast("reserve_answers.ReservationAnswer", self.post("/v1/reservations", window))
+    def buy_reservation(self, *, key: str = "", **window: object) -> reserve_answers.ReservationAnswer:
+        """The same, with `tenant` and `at_most_microusd_per_gpu_hour`. Spends money, under one `key` once."""
+        done = self.post("/v1/reservations", window, _keyed(key))
+        return cast("reserve_answers.ReservationAnswer", done)
 
     def change_reservation(
         self, name: str, verb: Literal["pause", "resume", "return"], gpus: int | None = None
@@ -237,11 +236,11 @@ class Client:
         return cast("reserve_answers.ReserveQuoteAnswer", done)
 
     def extend_reservation(
-        self, name: str, hours: int, at_most_microusd_per_gpu_hour: int | None = None
+        self, name: str, hours: int, at_most_microusd_per_gpu_hour: int | None = None, *, key: str = ""
     ) -> reserve_answers.ReservationAnswer:
-        """Spends money."""
+        """Spends money, under one `key` once."""
         body = {"hours": hours, "at_most_microusd_per_gpu_hour": at_most_microusd_per_gpu_hour}
-        done = self.post(_path("reservations", name, "/extend"), body)
+        done = self.post(_path("reservations", name, "/extend"), body, _keyed(key))
         return cast("reserve_answers.ReservationAnswer", done)
 
     def drain(self, node: str, reason: str = "") -> answers.DrainAnswer:
@@ -379,6 +378,11 @@ class Client:
         if not token.isascii() or not token.isprintable():
             raise BadInput(say("client.bad_token"))
         return token
+
+
+def _keyed(key: str) -> dict[str, str]:
+    check_key(key)
+    return {"idempotency-key": key} if key else {}
 
 
 def check_key(key: str) -> None:

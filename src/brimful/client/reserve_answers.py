@@ -44,9 +44,12 @@ class ReservationAnswer(TypedDict):
     paused_gpu_s: int
     lent_gpu_s: int
     returned_gpu_s: int
+    short: Annotated[int, "GPUs that cannot be had now: their nodes are gone"]
+    short_gpu_s: int
     paid_microusd: Usd
     pause_credit_microusd: Usd
     return_credit_microusd: Usd
+    refund_microusd: Annotated[int, "credit for hours in which nodes were gone, at its end, micro-dollars"]
     earned_microusd: Annotated[int, "the owner's share of what borrowers paid, micro-dollars"]
     net_microusd: Annotated[int, "paid less credits and earnings, micro-dollars"]
 

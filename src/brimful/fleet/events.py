@@ -15,8 +15,9 @@ from brimful.errors import Said, WorldFailed
 from brimful.fleet import adoption
 from brimful.fleet import event as base
 from brimful.fleet.job import Job
-from brimful.fleet.node import Node, Pool, Tier
+from brimful.fleet.node import Node, OfPool, Tier
 from brimful.fleet.queues import Quota
+from brimful.fleet.reservations import happened
 from brimful.language import Plain, say
 from brimful.language.record import as_record, said_in
 
@@ -31,17 +32,6 @@ NOT_ITS_FAULT = frozenset({"preempted_by_engine", "node_lost"})  # ends that cos
 
 KINDS = base.KINDS
 Event = base.Event
-
-
-class _OfPool:  # what is about one pool
-    __slots__ = ()
-    site: str
-    gpu: str
-    tier: Tier
-
-    @property
-    def pool(self) -> Pool:
-        return Pool(self.site, self.gpu, self.tier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +247,7 @@ class SiteFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPriced(_OfPool, Event):
+class PoolPriced(OfPool, Event):
     """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
 
     version: ClassVar[int] = 2
@@ -274,7 +264,7 @@ class PoolPriced(_OfPool, Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSeen(_OfPool, Event):
+class LoadSeen(OfPool, Event):
     """So many GPUs of a pool were held and waited for at this moment; once an hour."""
 
     at_s: int
@@ -287,7 +277,7 @@ class LoadSeen(_OfPool, Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TariffSet(_OfPool, Event):
+class TariffSet(OfPool, Event):
     """What each hour of this pool costs from here on, in thousandths of its posted price."""
 
     at_s: int
@@ -402,7 +392,7 @@ class QueuesSet(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfferSeen(_OfPool, Event):
+class OfferSeen(OfPool, Event):
     """A provider sells nodes of `gpus` GPUs of this pool from here on like this; `is_there`: could be had."""
 
     at_s: int
@@ -421,7 +411,7 @@ class OfferSeen(_OfPool, Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOrdered(_OfPool, Event):
+class NodeOrdered(OfPool, Event):
     """The intent to have a provider make this node, for this job."""
 
     at_s: int
@@ -465,78 +455,13 @@ class NodeGone(Event):
     reason: Said | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationBought(_OfPool, Event):  # GPUs of a market pool, for a window, paid ahead
-    at_s: int
-    reservation: str
-    tenant: str
-    site: str
-    gpu: str
-    tier: Tier
-    gpus: int
-    start_s: int
-    end_s: int
-    microusd_per_gpu_hour: int
-    pause_microusd_per_gpu_hour: int
-    return_microusd_per_gpu_hour: int
-    share_permille: int  # of what its GPUs earn while they are lent, for the tenant
-    idle_s: int  # unused for so long, they are lent
-    credit_s: int  # how long a credit is good
-    paid_microusd: int
-    credit_microusd: int = 0  # of that, out of earlier credits
-    by: str = ""  # who bought it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationExtended(Event):
-    """Its window ends later, at the prices of now for the hours that were added."""
-
-    at_s: int
-    reservation: str
-    end_s: int
-    microusd_per_gpu_hour: int
-    pause_microusd_per_gpu_hour: int
-    return_microusd_per_gpu_hour: int
-    paid_microusd: int
-    credit_microusd: int = 0
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationChanged(Event):
-    """So many more of its GPUs are paused and lent, wanted back, or given up for the rest of the window."""
-
-    at_s: int
-    reservation: str
-    verb: Literal["pause", "resume", "return"]
-    gpus: int
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationEnded(Event):
-    at_s: int
-    reservation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreditsExpired(Event):  # those of a tenant whose time is over by now
-    at_s: int
-    tenant: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservedLent(_OfPool, Event):
-    """From here on so many GPUs of these reservations are part of a pool's spot supply."""
-
-    at_s: int
-    site: str
-    gpu: str
-    tier: Tier
-    gpus: int  # the whole spot supply
-    lent: tuple[tuple[str, int], ...]  # (reservation, GPUs), all that are in force
-
-
+ReservationBought = happened.ReservationBought
+ReservationExtended = happened.ReservationExtended
+ReservationChanged = happened.ReservationChanged
+ReservationShort = happened.ReservationShort
+ReservationEnded = happened.ReservationEnded
+CreditsExpired = happened.CreditsExpired
+ReservedLent = happened.ReservedLent
 PolicyAdopted = adoption.PolicyAdopted
 PolicyRehearsed = adoption.PolicyRehearsed
 Rehearsed = adoption.Rehearsed

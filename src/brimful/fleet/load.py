@@ -44,9 +44,13 @@ class TariffLine:
     permille: dict[int, int] = field(default_factory=dict)  # by hour since the epoch
     over: float = 0.0  # GPU-hours at the posted price, collected beyond it so far
 
-    def set(self, event: TariffSet, *, held: int) -> None:
+    def set(self, event: TariffSet, *, over: float) -> None:
+        """`over`: what leases of this moment pay an hour beyond the posted price, in GPU-hours at that price.
+
+        By what they pay and not by the price of the hour: a lease keeps the price of its first.
+        """
         hour = event.at_s // HOUR_S
-        self.over += held * (event.permille[0] - FLAT) / FLAT
+        self.over += over
         kept = {h: p for h, p in self.permille.items() if hour - QUOTES_KEPT_H <= h < hour}
         self.permille = kept | {hour + i: p for i, p in enumerate(event.permille)}
 

@@ -18,6 +18,17 @@ class Pool(NamedTuple):
     tier: Tier = "owned"
 
 
+class OfPool:  # what is about one pool
+    __slots__ = ()
+    site: str
+    gpu: str
+    tier: Tier
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.site, self.gpu, self.tier)
+
+
 def node_key(site: str, name: str, known: Mapping[str, Node]) -> str:
     """What the fleet calls a site's node: its name, with its site where another site has that name too."""
     key = f"{name}@{site}"

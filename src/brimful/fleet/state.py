@@ -322,8 +322,12 @@ class Fleet:
         self.load.setdefault(event.pool, LoadLine()).add(event)
 
     def _tariff_set(self, event: events.TariffSet) -> None:
-        held = self.load[event.pool].held if event.pool in self.load else 0
-        self.tariffs.setdefault(event.pool, TariffLine()).set(event, held=held)
+        posted, over = self.posted_prices().get(event.pool, 0), 0.0
+        for lease in self.leases_at.get(event.site, {}).values() if posted else ():
+            node = self.nodes.get(lease.node)
+            if node is not None and node.pool == event.pool:
+                over += lease.size * (lease.microusd_per_gpu_hour - posted) / posted
+        self.tariffs.setdefault(event.pool, TariffLine()).set(event, over=over)
 
     def _notice_given(self, event: events.NoticeGiven) -> None:
         lease = self.open_leases[event.lease]

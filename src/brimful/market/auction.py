@@ -13,7 +13,7 @@ its shadow price, the limit at which it would have drawn level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brimful.language import Sentence, Several, Usd, count, say
@@ -89,10 +89,8 @@ class Cleared:
         return sum(win.units for win in self.wins)
 
 
-def clear(book: Book, *, placeable: Placeable | None = None, first: str | None = None) -> Cleared:
-    """Clear the pool. `first` names a bid whose drain reservation has come due: it is in, the rest is
-    optimal.
-    """
+def clear(book: Book, *, placeable: Placeable | None = None, first: Collection[str] = ()) -> Cleared:
+    """Clear the pool. `first` names bids that have waited long enough: they are in, the rest is optimal."""
     sellers = {step.seller for step in book.supply if step.seller}
     ranked = book.ranked()
     own = {bid.bid for bid in ranked if bid.owner in sellers}
@@ -147,12 +145,13 @@ class _Level:
     whose limit is below its ask. So each step is tried with the bids it leaves.
     """
 
-    def __init__(self, book: Book, steps: Sequence[Step], bids: Sequence[Bid], *, first: Bid | None) -> None:
-        self.ask = steps[-1].ask
-        self.first = first if first is not None and first.limit >= self.ask else None
-        self.bids = [bid for bid in bids if bid.limit >= self.ask and bid is not self.first]
+    def __init__(
+        self, book: Book, steps: Sequence[Step], bids: Sequence[Bid], *, first: Sequence[Bid]
+    ) -> None:
+        self.ask, self.first = steps[-1].ask, first
+        self.bids = [bid for bid in bids if bid.limit >= self.ask and bid not in first]
         units = sum(step.quantity for step in steps)
-        kept = self.first.min_quantity if self.first else 0
+        kept = sum(bid.min_quantity for bid in first)
         self.cost = _costs(steps)[kept:]
         # Reasons need the optimum of what any one bid would leave to the others; costs need all of them.
         widest = max((bid.quantity for bid in bids), default=0)
@@ -174,15 +173,13 @@ class _Level:
 
     def winners(self) -> list[tuple[Bid, int]]:
         chosen = [(self.bids[i], units) for i, units in self.optimum.chosen(self.at).items()]
-        return ([(self.first, self.first.min_quantity)] if self.first else []) + chosen
+        return [(bid, bid.min_quantity) for bid in self.first] + chosen
 
     def holders(self, units: int) -> dict[str, int]:
         """Who has how many in the best use of this many units."""
         if units not in self._holders:
             chosen = {self.bids[i].bid: many for i, many in self.optimum.chosen(units).items()}
-            if self.first:
-                chosen[self.first.bid] = self.first.min_quantity
-            self._holders[units] = chosen
+            self._holders[units] = chosen | {bid.bid: bid.min_quantity for bid in self.first}
         return self._holders[units]
 
     def without(self, book: Book, bid: Bid) -> _Level:
@@ -194,19 +191,20 @@ class _Level:
         return level
 
 
-def _levels(book: Book, bids: Sequence[Bid], *, first: str | None) -> list[_Level]:
-    reserved = next((bid for bid in bids if bid.bid == first), None)
-    if reserved is not None and reserved.min_quantity > book.units:
-        reserved = None
+def _levels(book: Book, bids: Sequence[Bid], *, first: Collection[str]) -> list[_Level]:
+    reserved: list[Bid] = []
+    for bid in bids:
+        if bid.bid in first and sum(each.min_quantity for each in (*reserved, bid)) <= book.units:
+            reserved.append(bid)
     levels: list[_Level] = []
     units = 0
     for i, step in enumerate(book.supply):
         units += step.quantity
         if i + 1 < len(book.supply) and book.supply[i + 1].ask == step.ask:
             continue  # one level per ask
-        if reserved is not None and units < reserved.min_quantity:
-            continue
-        levels.append(_Level(book, book.supply[: i + 1], bids, first=reserved))
+        able = [bid for bid in reserved if bid.limit >= step.ask]
+        if sum(bid.min_quantity for bid in able) <= units:
+            levels.append(_Level(book, book.supply[: i + 1], bids, first=able))
     return levels
 
 

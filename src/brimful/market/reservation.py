@@ -1,6 +1,7 @@
 """GPUs of a market pool for a window: what they cost ahead, and what may be done with them. Pure.
 
-    unit price   what the pool was billed on the average of the last week, at least its floor, and a premium
+    unit price   what the pool was billed on the average of the last week, at least its floor, and at least
+                 what it costs now if the window begins within a day; and a premium
     pause price  a part of it, for each paused hour; the GPUs are lent and can be had back
     return price a larger part, for each hour that is left of GPUs that are given up for good
 
@@ -26,6 +27,7 @@ from brimful.market.pools import BOUGHT, Market, ReserveTerms, floor_of
 from brimful.units import DAY_S, HOUR_S
 
 LOOK_BACK_S = 7 * DAY_S
+SOON_S = DAY_S  # a window that begins by then costs at least what the pool does now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ def buy(
     now_s: int,
     at_most: int | None = None,
     by: str = "",
+    key: str = "",
 ) -> ReservationBought:
     """Pay the whole window. With `at_most` a quote that has moved above it fails instead of charging more."""
     credit = _pay(fleet, offered, tenant=tenant, at_most=at_most, now_s=now_s)
@@ -108,6 +111,7 @@ def buy(
         paid_microusd=offered.total_microusd,
         credit_microusd=credit,
         by=by,
+        key=key,
     )
 
 
@@ -130,7 +134,14 @@ def quote_extension(fleet: Fleet, market: Market | None, name: str, *, hours: in
 
 
 def extend(
-    fleet: Fleet, name: str, offered: Quote, *, now_s: int, at_most: int | None = None, by: str = ""
+    fleet: Fleet,
+    name: str,
+    offered: Quote,
+    *,
+    now_s: int,
+    at_most: int | None = None,
+    by: str = "",
+    key: str = "",
 ) -> ReservationExtended:
     found = _open(fleet, name, now_s=now_s)
     credit = _pay(fleet, offered, tenant=found.tenant, at_most=at_most, now_s=now_s)
@@ -144,6 +155,7 @@ def extend(
         paid_microusd=offered.total_microusd,
         credit_microusd=credit,
         by=by,
+        key=key,
     )
 
 
@@ -228,8 +240,12 @@ def _priced(
 ) -> Quote:
     terms = market.reserve
     floor = floor_of(slot.node for slot in fleet.capacity.slots.values() if slot.pool == pool)
-    usual = usual_price(fleet.prices.get(pool), now_s=now_s)
-    unit = -(-max(floor, usual) * (1000 + terms.premium_permille) // 1000)
+    line = fleet.prices.get(pool)
+    worth = max(floor, usual_price(line, now_s=now_s))
+    if line is not None and line.points and start_s - now_s < SOON_S:
+        # Else whoever buys while the pool is dear and lends at once would earn more than it paid.
+        worth = max(worth, line.last.microusd_per_gpu_hour, line.last.cleared_microusd_per_gpu_hour)
+    unit = -(-worth * (1000 + terms.premium_permille) // 1000)
     return Quote(
         pool=pool,
         gpus=gpus,

@@ -10,7 +10,7 @@ GPUs are free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from brimful.market.auction import UNPLACEABLE, Cleared, Placeable, clear
@@ -26,7 +26,9 @@ class Terms:
     notice_s: int = 300
     period_s: int = 120  # how often the billed price may move, and the market is looked at for sure
     step_permille: int = 95  # and by how much at most each time
-    smooth_s: int = 3600  # of the whole pool's time the bill is an average of the clearing price
+    # Of the whole pool's time the bill is an average of the clearing price: a period over a step. So long a
+    # price that has fallen to nothing is billed on while the bill follows it by steps.
+    smooth_s: int = 1260
     max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
     drain_s: int = 600  # so long before it is due, what becomes free is kept for it
 
@@ -45,7 +47,7 @@ class PoolState:
     blocked_s: Mapping[str, int] = field(
         default_factory=dict
     )  # gang -> how long it was kept out at the price
-    drain: str | None = None  # the gang that GPUs are kept for
+    drains: tuple[str, ...] = ()  # gangs that GPUs are kept for, who has waited longest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Round:
     restored: tuple[str, ...] = ()  # notice taken back
     preempted: tuple[str, ...] = ()  # their notice is over; they wait again with their old arrival
     blocked: frozenset[str] = frozenset()  # gangs that would pay the price and are kept out by their size
-    was_due: bool = False  # whether the gang that GPUs were kept for was let in before all others
+    was_due: bool = False  # whether a gang that GPUs were kept for was let in before all others
     look_again_s: int | None = None  # when time alone may change something
 
 
@@ -80,6 +82,7 @@ def priced(
     """
     first = _between(cleared.price, lowest_limit, cleared.floor)
     before = price = first if state.billed is None else state.billed
+    now_s = max(now_s, state.at_s)  # a clock that was set back does not undo what was counted
     owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
     whole = max(1, units) * terms.smooth_s
     if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
@@ -122,8 +125,8 @@ def next_round(
     terms = terms or Terms()
     bids = {bid.bid: bid for bid in book.bids}
     held = {name: units for name, units in state.held.items() if name in bids}
-    drain = _drain(state, book, held, terms)
-    due = drain is not None and _is_due(drain, state, book, held, terms)
+    drains = _drains(state, book, held, terms)
+    due = _due(drains, state, book, held, terms)
     # Who leaves for a gang whose time has come stays chosen: were the notice to go round, none would be gone.
     leaving_for_it = state.notices.keys() if due else ()
     bids = {
@@ -132,22 +135,22 @@ def next_round(
     book = replace(book, bids=tuple(bids.values()))
     cleared = known
     if cleared is None or due:
-        cleared = clear(book, placeable=placeable, first=drain if due else None)
+        cleared = clear(book, placeable=placeable, first=due)
     won = {win.bid.bid: win.units for win in cleared.wins}
     staying = won.keys() - set(moving())
 
     limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
-    # Once the gang is due: GPUs of those who will be gone before its wait is over.
-    left_s = terms.max_wait_s - terms.period_s - state.blocked_s.get(drain or "", 0)
+    # Once a gang is due: GPUs of those who will be gone before its wait is over.
+    waited_s = max((state.blocked_s.get(name, 0) for name in due), default=0)
+    left_s = terms.max_wait_s - terms.period_s - waited_s
     in_time = [held[name] for name, end_s in notices.items() if end_s - now_s <= left_s]
     leaving_units = sum(in_time) if due else 0
-    starts = _start(book, held, won, drain=drain, leaving=leaving_units, state=state, terms=terms)
-    if drain in held:
-        drain = None
+    starts = _start(book, held, won, drains=drains, leaving=leaving_units, state=state, terms=terms)
+    drains = tuple(name for name in drains if name not in held)
     blocked_s, blocked = _blocked(state, cleared, held, now_s=now_s)
     lowest = min([*limits, *(bids[name].limit for name in starts)], default=None)
-    after = replace(state, held=held, notices=notices, blocked_s=blocked_s, drain=drain)
+    after = replace(state, held=held, notices=notices, blocked_s=blocked_s, drains=drains)
     after = priced(after, cleared, now_s=now_s, units=book.units, lowest_limit=lowest, terms=terms)
     assert after.billed is not None
     is_moving = bool(blocked_s) or after.billed != cleared.price or after.owed < 0
@@ -161,7 +164,7 @@ def next_round(
         restored=tuple(restored),
         preempted=tuple(preempted),
         blocked=blocked,
-        was_due=due,
+        was_due=bool(due),
         look_again_s=min([*notices.values(), *periods], default=None),
     )
 
@@ -183,14 +186,22 @@ def _notices(
     return {name: end_s for name, end_s in notices.items() if name in held}, given, restored, preempted
 
 
-def _drain(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> str | None:
-    """The gang that GPUs are kept for: one at a time, whoever has been blocked longest."""
+def _drains(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> tuple[str, ...]:
+    """The gangs that GPUs are kept for: who has been blocked longest, and all whose time comes meanwhile as
+    far as they fit beside it. One after the other would make those who came together wait for each other's
+    notices.
+    """
     waiting = {bid.bid: bid for bid in book.bids if bid.bid not in held}
-    if state.drain in waiting:
-        return state.drain
     late = _last_call_s(terms) - terms.drain_s
-    due = [name for name, seconds in state.blocked_s.items() if seconds >= late and name in waiting]
-    return min(due, key=lambda name: (-state.blocked_s[name], waiting[name].arrival), default=None)
+    found = [name for name in state.drains if name in waiting]
+    new = [name for name, s in state.blocked_s.items() if s >= late and name in waiting and name not in found]
+    new.sort(key=lambda name: (-state.blocked_s[name], waiting[name].arrival))
+    kept = sum(waiting[name].min_quantity for name in found)
+    for name in new:
+        if kept + waiting[name].min_quantity <= book.units:
+            kept += waiting[name].min_quantity
+            found.append(name)
+    return tuple(found)
 
 
 def _last_call_s(terms: Terms) -> int:
@@ -198,12 +209,18 @@ def _last_call_s(terms: Terms) -> int:
     return terms.max_wait_s - terms.notice_s - 2 * terms.period_s
 
 
-def _is_due(drain: str, state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> bool:
-    """Enough is free already, or the bound is near and somebody must be given notice."""
-    bid = next(each for each in book.bids if each.bid == drain)
+def _due(
+    drains: Sequence[str], state: PoolState, book: Book, held: Mapping[str, int], terms: Terms
+) -> tuple[str, ...]:
+    """Those for whom enough is free already, or whose bound is near, so that others must get notice."""
+    least = {bid.bid: bid.min_quantity for bid in book.bids}
     free = book.units - sum(held.values())
-    waited_s = state.blocked_s.get(drain, 0)
-    return bid.min_quantity <= free or waited_s >= _last_call_s(terms)
+    due = []
+    for name in drains:
+        if least[name] <= free or state.blocked_s.get(name, 0) >= _last_call_s(terms):
+            due.append(name)
+            free -= least[name]
+    return tuple(due)
 
 
 def _blocked(
@@ -214,7 +231,7 @@ def _blocked(
 
     At the price counts: a gang that nobody makes room for is often the very loser that sets it.
     """
-    since = now_s - state.at_s if state.billed is not None else 0
+    since = max(0, now_s - state.at_s) if state.billed is not None else 0
     blocked: dict[str, int] = {}
     now: set[str] = set()
     for loss in cleared.losses:
@@ -244,19 +261,19 @@ def _start(
     held: dict[str, int],
     won: Mapping[str, int],
     *,
-    drain: str | None,
+    drains: Sequence[str],
     leaving: int,
     state: PoolState,
     terms: Terms,
 ) -> dict[str, int]:
-    """Give free GPUs to winners in rank order; what is kept for a gang goes only to who is gone before it
-    is due. Once it is due, that is what it needs beyond the GPUs of those who are `leaving`.
+    """Give free GPUs to winners in rank order; what is kept for gangs goes only to who is gone before they
+    are due. Once they are, that is what they need beyond the GPUs of those who are `leaving`.
     """
     for name, units in held.items():
         held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
     free = book.units - sum(held.values())
-    kept = max(0, next((bid.min_quantity for bid in book.bids if bid.bid == drain), 0) - leaving)
-    left_s = _last_call_s(terms) - state.blocked_s.get(drain or "", 0)
+    kept = max(0, sum(bid.min_quantity for bid in book.bids if bid.bid in drains) - leaving)
+    left_s = _last_call_s(terms) - max((state.blocked_s.get(name, 0) for name in drains), default=0)
     starts: dict[str, int] = {}
     order = {win: i for i, win in enumerate(won)}
     for bid in sorted(book.bids, key=lambda bid: order.get(bid.bid, len(order))):
@@ -264,12 +281,12 @@ def _start(
             break
         more = won[bid.bid] - held.get(bid.bid, 0)
         is_gone = bid.expected_s is not None and bid.expected_s <= left_s
-        may_use_all = is_gone or bid.bid == drain or (bid.bid in held and not drain)
+        may_use_all = is_gone or bid.bid in drains or (bid.bid in held and not drains)
         units = min(more, free if may_use_all else max(0, free - kept))
         if units <= 0 or held.get(bid.bid, 0) + units < bid.min_quantity:
             continue
         held[bid.bid] = held.get(bid.bid, 0) + units
         starts[bid.bid] = held[bid.bid]
         free -= units
-        kept = 0 if bid.bid == drain else kept
+        kept = max(0, kept - bid.min_quantity) if bid.bid in drains else kept
     return starts

@@ -151,16 +151,15 @@ class Auctions:
         if not losses:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
-        drain = self._known[pool].round.state.drain  # the gang that GPUs are kept for
+        drains = self._known[pool].round.state.drains  # the gangs that GPUs are kept for
         detail = loss.detail
         if pool in self._reserved and self._reserved[pool].claimed:
             detail = say("scheduler.beside_reserved", loss=detail, gpus=self._reserved[pool].claimed)
         values = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": detail}
-        if drain is None:
+        if not drains:
             return say("scheduler.lost_bid", **values)
-        return say(
-            "scheduler.lost_bid_kept", **values, drain=say("scheduler.itself") if drain == name else drain
-        )
+        kept_for = say("scheduler.itself") if name in drains else drains[0]
+        return say("scheduler.lost_bid_kept", **values, drain=kept_for)
 
     def _why_owner_waits(self, pool: Pool, reservation: str, fleet: Fleet, *, now_s: int) -> Sentence:
         ends = [each.notice_s for each in _leases(fleet, pool) if each.notice_s is not None]
@@ -241,8 +240,8 @@ class Auctions:
             )
             for name, lease in running.items()
         ]
-        if reserved.paused:  # who lends may not bid anew; what runs already goes on
-            bids = [replace(bid, owner="") if bid.owner in reserved.paused else bid for bid in bids]
+        if reserved.sellers:  # who lends may not bid anew; what runs already goes on
+            bids = [replace(bid, owner="") if bid.owner in reserved.sellers else bid for bid in bids]
         new = [
             bid_of(state, floor=floor, running=False, now_s=now_s)
             for state in waiting

@@ -49,7 +49,7 @@ class Winners:
         refused: list[str] = []
         starting = [bid for bid, _ in winners if bid.bid not in self._leases]
         ranked = sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid]))
-        first = sorted(self._reserved, key=lambda name: (-self._fleet.jobs[name].job.gpus, name))
+        first = sorted(self._reserved, key=self._owners_turn)
         for name in (*first, *(bid.bid for bid in ranked)):
             job = self._fleet.jobs[name].job
             parts = place(job, now, self._pool)
@@ -66,6 +66,13 @@ class Winners:
             later.keep(parts)
             self.parts[name] = parts
         return refused
+
+    def _owners_turn(self, name: str) -> tuple[int, int, str]:
+        """Who waits longest first: a borrower that left for an owner may be a job of that owner too, and
+        would else take the very GPUs it left.
+        """
+        state = self._fleet.jobs[name]
+        return (state.waiting_since_s, -state.job.gpus, name)
 
     def _leave_for_owners(self) -> set[str]:
         """Who has notice and whose GPUs an owner waits for stays chosen, the first to leave first.
@@ -113,20 +120,19 @@ class Winners:
     def _who_moves(self, node: str, need: int, won: set[str]) -> list[str]:
         """Winners on the node, smallest first, until there is room; none if there cannot be."""
         here = [
-            lease
+            (lease.size, lease.job, on_it)
             for lease in self._leases.values()
-            if lease.node == node
-            and not lease.rest
-            and lease.job in won
+            if lease.job in won
             and lease.phase != "ending"
             and lease.job not in self.moves
+            and (on_it := sum(len(gpus) for name, gpus in lease.parts if name == node))
         ]
         moved: list[str] = []
-        for lease in sorted(here, key=lambda each: (each.size, each.job)):
+        for _, job, on_it in sorted(here):
             if need <= 0:
                 break
-            moved.append(lease.job)
-            need -= lease.size
+            moved.append(job)
+            need -= on_it
         return moved if need <= 0 else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Literal
 
 from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.fleet.show import clock
@@ -59,7 +60,7 @@ def buy(args: argparse.Namespace) -> Answer:
     agree(price, yes=args.yes)
     if args.tenant:
         window["tenant"] = args.tenant
-    done = client.buy_reservation(**window, at_most_microusd_per_gpu_hour=limit)
+    done = client.buy_reservation(**window, at_most_microusd_per_gpu_hour=limit, key=args.key)
     return Answer(done, _done_text("money.reserve_bought", done))
 
 
@@ -72,7 +73,7 @@ def extend(args: argparse.Namespace) -> Answer:
     if args.dry_run:
         return Answer(offered, f"{_quote_text(offered)}\n\n{words('money.dry_run', would=price)}")
     agree(price, yes=args.yes)
-    done = client.extend_reservation(args.reservation, args.hours, limit)
+    done = client.extend_reservation(args.reservation, args.hours, limit, key=args.key)
     return Answer(done, _done_text("money.reserve_extended", done))
 
 
@@ -126,6 +127,11 @@ def show(args: argparse.Namespace) -> Answer:
 
 
 COLUMNS = ("reservation", "tenant", "pool", "window", "gpus", "used", "idle", "paused", "lent")
+CREDITS: tuple[Literal["pause_credit_microusd", "return_credit_microusd", "refund_microusd"], ...] = (
+    "pause_credit_microusd",
+    "return_credit_microusd",
+    "refund_microusd",
+)
 SUMS = ("reservation", "gpu_hours", "active", "idle", "paused", "lent", "paid", "credits", "earned", "net")
 
 
@@ -147,26 +153,14 @@ def table_of(found: Sequence[ReservationAnswer]) -> str:
             each["reservation"],
             *(told(Number(n / HOUR_S, 1)) for n in _sums(each)),
             told(Usd(each["paid_microusd"])),
-            told(Usd(each["pause_credit_microusd"] + each["return_credit_microusd"])),
+            told(Usd(sum(each[name] for name in CREDITS))),
             told(Usd(each["earned_microusd"])),
             told(Usd(each["net_microusd"])),
         )
         for each in shown
     ]
     heads = [words(f"money.col_{name}") for name in COLUMNS]
-    names = (
-        "reservation",
-        "gpu_hours",
-        "active",
-        "idle",
-        "paused",
-        "lent",
-        "paid",
-        "credits",
-        "earned",
-        "net",
-    )
-    sums = [words(f"money.col_{name}") for name in names]
+    sums = [words(f"money.col_{name}") for name in SUMS]
     first = table(heads, now, right=(4, 5, 6, 7, 8))
     return f"{first}\n\n{table(sums, hours, right=tuple(range(1, len(SUMS))))}"
 
@@ -211,19 +205,20 @@ NAME = arg("reservation", metavar="RESERVATION")
 GPUS = arg("--gpus", type=integer, metavar="N")
 HOURS = arg("--hours", type=integer, metavar="N", required=True)
 AT_MOST = arg("--at-most", metavar="USD")
+KEY = arg("--key", default="")
 VERBS = {
     "quote": Verb("brimful reserve quote --gpu h100 --gpus 8 --hours 24", (_add_window,), quote),
     "buy": Verb(
         'brimful reserve buy --gpu h100 --gpus 8 --hours 24 --start "Fri 09:00"\n'
         "brimful reserve buy --gpu h100 --gpus 8 --hours 24 --at-most 2.50 --yes",
-        (_add_window, AT_MOST, arg("--tenant"), CONSENT, DRY_RUN),
+        (_add_window, AT_MOST, KEY, arg("--tenant"), CONSENT, DRY_RUN),
         buy,
     ),
     "pause": Verb("brimful reserve pause r1\nbrimful reserve pause r1 --gpus 4", (NAME, GPUS), pause),
     "resume": Verb("brimful reserve resume r1", (NAME, GPUS), resume),
     "return": Verb("brimful reserve return r1 --gpus 4 --yes", (NAME, GPUS, CONSENT, DRY_RUN), give_back),
     "extend": Verb(
-        "brimful reserve extend r1 --hours 12 --yes", (NAME, HOURS, AT_MOST, CONSENT, DRY_RUN), extend
+        "brimful reserve extend r1 --hours 12 --yes", (NAME, HOURS, AT_MOST, KEY, CONSENT, DRY_RUN), extend
     ),
     "list": Verb(
         "brimful reserve list\nbrimful reserve list --all --json", (arg("--all", action="store_true"),), show

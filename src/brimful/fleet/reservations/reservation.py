@@ -26,6 +26,7 @@ RESERVING: tuple[type[events.Event], ...] = (
     events.ReservationBought,
     events.ReservationExtended,
     events.ReservationChanged,
+    events.ReservationShort,
     events.ReservationEnded,
     events.CreditsExpired,
     events.ReservedLent,
@@ -103,18 +104,23 @@ class Reservation:
     idle_s: int  # unused for so long, they are lent
     credit_s: int  # how long credits are good
     at_s: int  # up to when it is counted
+    keys: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # (who, key) -> GPUs, hours
     paid_microusd: int = 0
     pause_credit_microusd: int = 0
     return_credit_microusd: int = 0
+    refund_microusd: int = 0  # for hours in which nodes were gone
     idle: Stretches = field(default_factory=Stretches)
     paused: Stretches = field(default_factory=Stretches)
     lent: int = 0  # in the spot pool now
+    short: int = 0  # of the idle ones, cannot be had now
     bought_gpu_s: int = 0
     returned_gpu_s: int = 0
     used_gpu_s: int = 0
     idle_gpu_s: int = 0
     paused_gpu_s: int = 0
     lent_gpu_s: int = 0  # of the two before
+    short_gpu_s: int = 0  # of the idle ones
+    _refund: int = 0  # micro-dollars per hour x GPU-seconds
     ended_s: int | None = None
 
     @property
@@ -131,7 +137,7 @@ class Reservation:
 
     @property
     def credits_microusd(self) -> int:
-        return self.pause_credit_microusd + self.return_credit_microusd
+        return self.pause_credit_microusd + self.return_credit_microusd + self.refund_microusd
 
     def young(self, now_s: int) -> int:
         """Unused GPUs that are kept for the owner: not idle for long enough to be lent."""
@@ -145,6 +151,13 @@ class Reservation:
         self.idle_gpu_s += self.idle.gpus * seconds
         self.paused_gpu_s += self.paused.gpus * seconds
         self.lent_gpu_s += self.lent * seconds
+        # Only of idle ones: an hour that is used, paused or returned is paid for in another way.
+        short = min(self.short, self.idle.gpus)
+        self.short_gpu_s += short * seconds
+        spans = self.spans if short else ()
+        self._refund += short * sum(
+            each.microusd_per_gpu_hour * each.within(self.at_s, at_s) for each in spans
+        )
         self.at_s = at_s
         return at_s
 
@@ -159,6 +172,12 @@ class Reservation:
         credit = earned // HOUR_S
         self.pause_credit_microusd += credit
         return credit
+
+    def refund(self) -> int:
+        """For what could not be had and was not refunded yet, at the price that was paid."""
+        microusd, self._refund = divmod(self._refund, HOUR_S)
+        self.refund_microusd += microusd
+        return microusd
 
     def give_back(self, gpus: int, *, at_s: int) -> int:
         """Unused GPUs leave the reservation, paused ones first; what the rest of their window is worth."""
@@ -200,6 +219,11 @@ class Reservations:
     def find(self, name: str) -> Reservation | None:
         return self.by_name.get(name) or self.ended.get(name)
 
+    def keyed(self, by: str, key: str) -> Reservation | None:
+        """The one that was bought or extended under this key."""
+        every = (*self.by_name.values(), *self.ended.values()) if key else ()
+        return next((each for each in every if (by, key) in each.keys), None)
+
     def credit_microusd(self, tenant: str, *, now_s: int) -> int:
         return sum(each.microusd for each in self.credits.get(tenant, ()) if each.expires_s > now_s)
 
@@ -227,6 +251,9 @@ class Reservations:
                     if name in self.by_name:
                         self.by_name[name].advance(event.at_s)
                         self.by_name[name].lent = gpus
+            case events.ReservationShort(reservation=name):
+                self.by_name[name].advance(event.at_s)
+                self.by_name[name].short = event.gpus
             case events.ReservationChanged() | events.ReservationEnded():
                 return self._change(event)
             case _:
@@ -258,6 +285,8 @@ class Reservations:
             bought_gpu_s=event.gpus * (event.end_s - event.start_s),
         )
         found.idle.add(event.gpus, at_s=max(event.at_s, event.start_s))
+        if event.key:
+            found.keys[event.by, event.key] = (event.gpus, _hours(event.start_s, event.end_s))
         self.by_name[event.reservation] = found
         self.bought += 1
         return list(self._pay(found, event))
@@ -266,6 +295,8 @@ class Reservations:
         found = self.by_name[event.reservation]
         found.advance(event.at_s)
         found.bought_gpu_s += found.gpus * (event.end_s - found.end_s)
+        if event.key:
+            found.keys[event.by, event.key] = (0, _hours(found.end_s, event.end_s))
         found.spans.append(_span(event, start_s=found.end_s))
         return list(self._pay(found, event))
 
@@ -301,8 +332,9 @@ class Reservations:
             found.idle.add(event.gpus, at_s=max(at_s, found.start_s))
         else:
             credit = found.give_back(event.gpus, at_s=at_s)
-        moved = self._grant(found, credit, at_s=at_s)
-        if isinstance(event, events.ReservationEnded) or not found.gpus:
+        is_over = isinstance(event, events.ReservationEnded) or not found.gpus
+        moved = self._grant(found, credit + (found.refund() if is_over else 0), at_s=at_s)
+        if is_over:
             moved.append(self._end(found, at_s=at_s))
         return moved
 
@@ -333,6 +365,10 @@ class Reservations:
         left = [each for each in self.credits.pop(tenant, ()) if each.microusd]
         if left:
             self.credits[tenant] = left
+
+
+def _hours(start_s: int, end_s: int) -> int:
+    return (end_s - start_s) // HOUR_S
 
 
 def _span(event: events.ReservationBought | events.ReservationExtended, *, start_s: int) -> Span:

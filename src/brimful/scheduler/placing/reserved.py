@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from brimful.fleet.events import CreditsExpired, Event, NoticeGiven, ReservationEnded, ReservedLent
+from brimful.fleet.events import (
+    CreditsExpired,
+    Event,
+    NoticeGiven,
+    ReservationEnded,
+    ReservationShort,
+    ReservedLent,
+)
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.node import Pool
 from brimful.fleet.reservations.reservation import Reservation
@@ -26,17 +33,17 @@ class Reserved:
     covers: dict[str, str] = field(default_factory=dict)  # waiting job -> reservation that pays for it
     claimed: int = 0  # GPUs that are not for borrowers: in use, waited for by their owner, or kept for it
     lent: tuple[tuple[str, int], ...] = ()  # (reservation, GPUs) that are part of the spot supply
-    paused: dict[str, int] = field(default_factory=dict)  # tenant -> GPUs that it lends on purpose
+    sellers: dict[str, int] = field(default_factory=dict)  # tenant -> GPUs that it lends, paused or idle
 
     def supply(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """Without what is claimed; who has paused GPUs sells them, and may not bid here meanwhile."""
+        """Without what is claimed; who lends GPUs sells them, and may not bid here meanwhile."""
         claimed, left = self.claimed, list[Step]()
         for step in steps:
             taken = min(claimed, step.quantity)
             claimed -= taken
             if step.quantity > taken:
                 left.append(_part(step, step.quantity - taken))
-        for tenant, gpus in sorted(self.paused.items()):
+        for tenant, gpus in sorted(self.sellers.items()):
             left = [*_sold(left, tenant, gpus)]
         return tuple(left)
 
@@ -59,10 +66,13 @@ def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: in
     in_force = [
         each for each in fleet.reservations.by_name.values() if each.start_s - notice_s <= now_s < each.end_s
     ]
+    bidding: set[tuple[Pool, str]] = set()  # whose jobs hold GPUs of the spot supply
     for lease in fleet.open_leases.values() if fleet.reservations else ():
         slot = fleet.capacity.by_name.get(lease.node)
-        if lease.reservation and slot is not None:
+        if slot is not None and lease.reservation:
             found.setdefault(slot.pool, Reserved()).claimed += lease.size
+        elif slot is not None:
+            bidding.add((slot.pool, fleet.jobs[lease.job].job.tenant))
     if not in_force:
         return found
     waiting: dict[str, list[JobState]] = {}
@@ -85,11 +95,12 @@ def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: in
                 settled.add(state.job.job)
                 covered += state.job.gpus
         kept = max(covered, each.young(now_s))
-        paused = each.paused.gpus
+        lent = each.idle.gpus - kept + each.paused.gpus
         here.claimed += kept
-        here.lent += ((each.reservation, each.idle.gpus - kept + paused),)
-        if paused:
-            here.paused[each.tenant] = here.paused.get(each.tenant, 0) + paused
+        # Who holds borrowed GPUs here could keep the price up that it earns by: it earns nothing meanwhile.
+        here.lent += ((each.reservation, 0 if (each.pool, each.tenant) in bidding else lent),)
+        if lent:
+            here.sellers[each.tenant] = here.sellers.get(each.tenant, 0) + lent
     return found
 
 
@@ -106,10 +117,16 @@ def _covered(fleet: Fleet, each: Reservation, jobs: Sequence[JobState], *, now_s
 
 
 def due_events(fleet: Fleet, *, now_s: int) -> Iterable[Event]:
-    """Windows that are over, and credits whose time is."""
-    for each in fleet.reservations.by_name.values():
+    """Windows that are over, GPUs that cannot be had, and credits whose time is over."""
+    there = {pool: counted.gpus for pool, counted in fleet.capacity.pools.items()}
+    for each in fleet.reservations.by_name.values():  # who bought first has what there is
         if now_s >= each.end_s:
             yield ReservationEnded(at_s=now_s, reservation=each.reservation)
+        elif each.start_s <= now_s:
+            short = max(0, each.gpus - there.get(each.pool, 0))
+            there[each.pool] = max(0, there.get(each.pool, 0) - each.gpus)
+            if short != each.short:
+                yield ReservationShort(at_s=now_s, reservation=each.reservation, gpus=short)
     for tenant, credits in fleet.reservations.credits.items():
         if credits[0].expires_s <= now_s:
             yield CreditsExpired(at_s=now_s, tenant=tenant)

@@ -14,6 +14,7 @@ from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
+from brimful.server.api.jobs import Key
 from brimful.server.api.requests import MAX_GPUS, Limit, Request, Tenant, Word
 from brimful.server.auth import Principal, forbidden
 from brimful.server.service.reader import Reader
@@ -68,7 +69,7 @@ class ReserveVerbs:
         found = self._reserving.quote(pool, gpus=asked.gpus, hours=asked.hours, start_s=asked.start_s)
         return quote_view(found)
 
-    def buy(self, who: Principal, asked: BuyRequest) -> ReservationAnswer:
+    def buy(self, who: Principal, asked: BuyRequest, key: str = "") -> ReservationAnswer:
         tenant, made = asked.tenant or who.home, ""
         with self._gate.audited(who, "reservation.buy", lambda: f"{tenant} {made}"):
             if not who.may("submitter", tenant):
@@ -81,6 +82,7 @@ class ReserveVerbs:
                 tenant=tenant,
                 at_most=asked.at_most_microusd_per_gpu_hour,
                 by=who.name,
+                key=key,
             )
             made = found.reservation
         return reservation_view(self._reader, found)
@@ -88,11 +90,11 @@ class ReserveVerbs:
     def quote_more(self, who: Principal, name: str, asked: HoursRequest) -> ReserveQuoteAnswer:
         return quote_view(self._reserving.quote_extension(self._own(who, name), hours=asked.hours))
 
-    def extend(self, who: Principal, name: str, asked: ExtendRequest) -> ReservationAnswer:
+    def extend(self, who: Principal, name: str, asked: ExtendRequest, key: str = "") -> ReservationAnswer:
         with self._gate.audited(who, "reservation.extend", lambda: f"{name} {asked.hours}"):
             at_most = asked.at_most_microusd_per_gpu_hour
             found = self._reserving.extend(
-                self._own(who, name), hours=asked.hours, at_most=at_most, by=who.name
+                self._own(who, name), hours=asked.hours, at_most=at_most, by=who.name, key=key
             )
         return reservation_view(self._reader, found)
 
@@ -130,9 +132,9 @@ def add_reservation_routes(router: APIRouter, reader: Reader, submissions: Submi
     @router.post(
         "/reservations", status_code=201, response_model=envelope(ReservationAnswer), responses=CHANGING
     )
-    def buy(body: BuyRequest, who: Principal = submitter) -> Response:
+    def buy(body: BuyRequest, key: Key = None, who: Principal = submitter) -> Response:
         """Buy a window, paid up front: out of credits, then out of the tenant's budget."""
-        return ok(verbs.buy(who, body), 201)
+        return ok(verbs.buy(who, body, key or ""), 201)
 
     @router.post("/reservations/{name}/quote", response_model=envelope(ReserveQuoteAnswer), responses=COMMON)
     def quote_more(name: Name, body: HoursRequest, who: Principal = submitter) -> Response:
@@ -142,8 +144,8 @@ def add_reservation_routes(router: APIRouter, reader: Reader, submissions: Submi
     @router.post(
         "/reservations/{name}/extend", response_model=envelope(ReservationAnswer), responses=CHANGING
     )
-    def extend(name: Name, body: ExtendRequest, who: Principal = submitter) -> Response:
-        return ok(verbs.extend(who, name, body))
+    def extend(name: Name, body: ExtendRequest, key: Key = None, who: Principal = submitter) -> Response:
+        return ok(verbs.extend(who, name, body, key or ""))
 
     @router.post(
         "/reservations/{name}/{verb}", response_model=envelope(ReservationAnswer), responses=CHANGING

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from brimful.errors import BadInput, NotFound
-from brimful.fleet.events import ReservationBought
+from brimful.errors import BadInput, NotFound, Refused
+from brimful.fleet.events import ReservationBought, ReservationExtended
 from brimful.fleet.node import Pool
 from brimful.fleet.reservations.reservation import Reservation
 from brimful.language import Quoted, say
@@ -62,21 +62,29 @@ class Reserving:
         tenant: str,
         at_most: int | None,
         by: str,
+        key: str = "",
     ) -> Reservation:
-        reader = self._reader
+        """A second purchase under a buyer's key is the first: what it bought is given back."""
+        reader, known = self._reader, ""
 
         def made() -> list[ReservationBought]:
+            nonlocal known
+            if (found := reader.fleet.reservations.keyed(by, key)) is not None:
+                known = found.reservation
+                is_later = start_s is not None and start_s > found.start_s  # an earlier one has become now
+                here = (found.tenant, found.pool, False, *found.keys[by, key])
+                _check_same(key, known, here, (tenant, pool, is_later, gpus, hours))
+                return []
             offered = self.quote(pool, gpus=gpus, hours=hours, start_s=start_s)
             terms = ReserveTerms() if reader.market is None else reader.market.reserve
             now_s = reader.now_s()
-            return [
-                rules.buy(reader.fleet, offered, terms, tenant=tenant, at_most=at_most, now_s=now_s, by=by)
-            ]
+            who = {"tenant": tenant, "by": by, "key": key}
+            made = rules.buy(reader.fleet, offered, terms, at_most=at_most, now_s=now_s, **who)
+            known = made.reservation
+            return [made]
 
-        written = self._submissions.note(made)
-        bought = written[0]
-        assert isinstance(bought, ReservationBought)
-        return self.find(bought.reservation)
+        self._submissions.note(made)
+        return self.find(known)
 
     def change(self, name: str, verb: str, *, gpus: int | None, by: str) -> Reservation:
         """Pause, resume or return so many of its GPUs; None: as many as that can be said of."""
@@ -91,18 +99,24 @@ class Reserving:
         with reader.locked():
             return rules.quote_extension(reader.fleet, reader.market, name, hours=hours, now_s=reader.now_s())
 
-    def extend(self, name: str, *, hours: int, at_most: int | None, by: str) -> Reservation:
+    def extend(self, name: str, *, hours: int, at_most: int | None, by: str, key: str = "") -> Reservation:
         reader = self._reader
-        self._submissions.note(
-            lambda: [
-                rules.extend(
-                    reader.fleet,
-                    name,
-                    self.quote_extension(name, hours=hours),
-                    now_s=reader.now_s(),
-                    at_most=at_most,
-                    by=by,
-                )
-            ]
-        )
+
+        def made() -> list[ReservationExtended]:
+            if (found := reader.fleet.reservations.keyed(by, key)) is not None:
+                here = (found.reservation, *found.keys[by, key])
+                _check_same(key, found.reservation, here, (name, 0, hours))
+                return []
+            offered = self.quote_extension(name, hours=hours)
+            now_s = reader.now_s()
+            return [rules.extend(reader.fleet, name, offered, now_s=now_s, at_most=at_most, by=by, key=key)]
+
+        self._submissions.note(made)
         return self.find(name)
+
+
+def _check_same(key: str, name: str, known: tuple[object, ...], asked: tuple[object, ...]) -> None:
+    """A key that comes again comes with the same request."""
+    if known != asked:
+        other = ", ".join(str(each) for each, there in zip(asked, known, strict=True) if each != there)
+        raise Refused(say("server.key_reused", key=Quoted(key), job=name, other=other), code="key_reused")

@@ -1,0 +1,94 @@
+"""What happened to reservations: bought, extended, changed, short of nodes, over, lent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from brimful.fleet.event import Event
+from brimful.fleet.node import OfPool, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, paid ahead
+    version: ClassVar[int] = 2
+    at_s: int
+    reservation: str
+    tenant: str
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    start_s: int
+    end_s: int
+    microusd_per_gpu_hour: int
+    pause_microusd_per_gpu_hour: int
+    return_microusd_per_gpu_hour: int
+    share_permille: int  # of what its GPUs earn while they are lent, for the tenant
+    idle_s: int  # unused for so long, they are lent
+    credit_s: int  # how long a credit is good
+    paid_microusd: int
+    credit_microusd: int = 0  # of that, out of earlier credits
+    by: str = ""  # who bought it
+    key: str = ""  # the buyer's own name for this purchase: a second one under it is the first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationExtended(Event):
+    """Its window ends later, at the prices of now for the hours that were added."""
+
+    version: ClassVar[int] = 2
+    at_s: int
+    reservation: str
+    end_s: int
+    microusd_per_gpu_hour: int
+    pause_microusd_per_gpu_hour: int
+    return_microusd_per_gpu_hour: int
+    paid_microusd: int
+    credit_microusd: int = 0
+    by: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationChanged(Event):
+    """So many more of its GPUs are paused and lent, wanted back, or given up for the rest of the window."""
+
+    at_s: int
+    reservation: str
+    verb: Literal["pause", "resume", "return"]
+    gpus: int
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationShort(Event):
+    """From here on so many of its GPUs cannot be had: their nodes are gone. 0: all are back."""
+
+    at_s: int
+    reservation: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationEnded(Event):
+    at_s: int
+    reservation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditsExpired(Event):  # those of a tenant whose time is over by now
+    at_s: int
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedLent(OfPool, Event):
+    """From here on so many GPUs of these reservations are part of a pool's spot supply."""
+
+    at_s: int
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int  # the whole spot supply
+    lent: tuple[tuple[str, int], ...]  # (reservation, GPUs), all that are in force
