@@ -27,7 +27,7 @@ from brimful.server.console.templating import warm_up
 from brimful.server.service.reader import Reader
 from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
-from brimful.server.views.money import spend_view
+from brimful.server.views.money import budgets_view, spend_view
 from tests.server.builders import OPERATOR, MemoryHistory, bearer
 
 NOW_S = 1_700_000_000
@@ -122,6 +122,23 @@ def test_who_sees_the_same_shares_one_rendering_and_others_never_do(
         crowded.reader.health.error = None
     access.close()
     store.close()
+
+
+def test_sums_found_once_for_all_are_told_to_each_in_its_own_part(crowded: Service) -> None:
+    """Whoever asked first, of the same second: what others asked changes nothing, and says nothing."""
+    reader = crowded.reader
+    ones = [Principal(token="", name=f"v{i}", roles={f"team-{i}": "viewer"}) for i in range(20)]
+    whole, *views = [spend_view(reader, who) for who in (OPERATOR, *ones)]
+    for i, (who, mine) in enumerate(zip(ones, views, strict=True)):
+        budgets = {each["tenant"] for each in budgets_view(reader, who)}
+        assert {*mine["by_tenant"]} == {f"team-{i}"} == budgets
+    assert whole["accruing_microusd"] == sum(mine["accruing_microusd"] for mine in views) > 0
+    assert whole["held_microusd"] == sum(mine["held_microusd"] for mine in views) > 0
+    running = [reader.fleet.jobs[lease.job] for lease in reader.fleet.open_leases.values()]
+    for i, mine in enumerate(views):
+        theirs = [state for state in running if state.job.tenant == f"team-{i}"]
+        assert mine["accruing_microusd"] == sum(state.cost_microusd(reader.now_s()) for state in theirs)
+        assert mine["microusd_per_hour"] == 2_000_000 * len(theirs)
 
 
 def test_no_page_compiles_a_template_after_the_start_and_every_update_is_small_and_without_a_key(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -48,17 +49,54 @@ def read_database(path: Path, records: Records) -> None:
     read_log(events, records)
 
 
-class _Log:
-    """The log so far: what has begun and not yet ended."""
+class OwnLog:
+    """The log so far: in `records` what has ended, here what has begun and not yet ended."""
 
     def __init__(self, records: Records) -> None:
-        self.records = records
+        self.records, self.at_s = records, 0
         self.nodes: dict[str, tuple[int, NodeJoined]] = {}
         self.drained: dict[str, int] = {}
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, int] = {}
         self.asked: dict[str, int] = {}  # since when the job's next lease could have begun
         self.leases: dict[str, tuple[int, LeaseGranted]] = {}
+
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.at_s = max(self.at_s, event.at_s)
+            match event:
+                case NodeJoined():
+                    self.leave(event.node, event.at_s)
+                    self.nodes[event.node] = (event.at_s, event)
+                case NodeLeft():
+                    self.leave(event.node, event.at_s)
+                case NodeDrained():
+                    self.drained.setdefault(event.node, event.at_s)
+                case NodeResumed():
+                    self.resume(event.node, event.at_s)
+                case _:
+                    self.job_event(event)
+
+    def until(self, now_s: int) -> Records:
+        """Everything, as if what has not ended did so now. The log may go on after that."""
+        old = self.records
+        ended = replace(
+            old, runs=[*old.runs], waits=[*old.waits], paid=[*old.paid], downs=[*old.downs], knows_queue=True
+        )
+        later = OwnLog(ended)
+        later.jobs, later.asked = self.jobs, dict(self.asked)
+        later.nodes, later.drained = dict(self.nodes), dict(self.drained)
+        later.leases, later.waiting = dict(self.leases), dict(self.waiting)
+        later.end_all(max(self.at_s, now_s))
+        return ended
+
+    def end_all(self, at_s: int) -> None:
+        for lease in list(self.leases):
+            self.end(LeaseEnded(at_s=at_s, lease=lease, exit_code=None))
+        for name in list(self.waiting):
+            self.stop_waiting(name, at_s)
+        for node in list(self.nodes):
+            self.leave(node, at_s)
 
     def leave(self, node: str, at_s: int) -> None:
         if node in self.nodes:
@@ -145,27 +183,9 @@ def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = N
 
     What has not ended goes on until `now_s`, or until the last event.
     """
-    log, at_s = _Log(records), now_s or 0
-    for event in events:
-        at_s = max(at_s, event.at_s)
-        match event:
-            case NodeJoined():
-                log.leave(event.node, event.at_s)
-                log.nodes[event.node] = (event.at_s, event)
-            case NodeLeft():
-                log.leave(event.node, event.at_s)
-            case NodeDrained():
-                log.drained.setdefault(event.node, event.at_s)
-            case NodeResumed():
-                log.resume(event.node, event.at_s)
-            case _:
-                log.job_event(event)
-    for lease in list(log.leases):
-        log.end(LeaseEnded(at_s=at_s, lease=lease, exit_code=None))
-    for name in list(log.waiting):
-        log.stop_waiting(name, at_s)
-    for node in list(log.nodes):
-        log.leave(node, at_s)
+    log = OwnLog(records)
+    log.add(events)
+    log.end_all(max(log.at_s, now_s or 0))
     records.knows_queue = True
 
 
