@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 from brimful.client.answers import (
@@ -21,9 +22,11 @@ from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
 
-def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
+def fleet_view(reader: Reader, who: Principal, nodes: Iterable[Node] | None = None) -> FleetAnswer:
+    """With all nodes, or with these."""
     with reader.locked():
         fleet = reader.fleet
+        shown = fleet.nodes.values() if nodes is None else nodes
         holders = {
             (node, gpu): lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
             for lease in fleet.open_leases.values()
@@ -32,7 +35,7 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
         }
         return {
             **fleet_head(reader, who),
-            "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
+            "nodes": [_node_view(reader, node, holders) for node in shown],
         }
 
 
