@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from brimful.server.service.reader import Reader
 from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
 from brimful.server.views.money import budgets_view, spend_view
+from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, MemoryHistory, bearer
 
 NOW_S = 1_700_000_000
@@ -139,6 +142,39 @@ def test_sums_found_once_for_all_are_told_to_each_in_its_own_part(crowded: Servi
         theirs = [state for state in running if state.job.tenant == f"team-{i}"]
         assert mine["accruing_microusd"] == sum(state.cost_microusd(reader.now_s()) for state in theirs)
         assert mine["microusd_per_hour"] == 2_000_000 * len(theirs)
+
+
+def test_tabs_that_wait_keep_nobody_from_the_threads_that_answer(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sixty updates stand still; there are forty threads, and a list of jobs needs one."""
+    slow, begun = threading.Event(), threading.Event()
+
+    def stuck(reader: Reader, who: Principal) -> dict[str, Any]:
+        begun.set()
+        slow.wait(PATIENCE_S)
+        return live_page(reader, who)
+
+    monkeypatch.setattr(module, "live_page", stuck)
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    access = Access(AccessStore(store))
+    answered: list[int] = []
+    with (
+        TestClient(make_app(crowded, access), base_url="http://127.0.0.1") as http,
+        ThreadPoolExecutor(61) as pool,
+    ):
+        people = [bearer(access, "viewer", f"team-{i}", name=f"v{i}") for i in range(3)]
+        tabs = [pool.submit(http.get, "/console/live", headers=who) for who in people for _ in range(20)]
+        try:
+            assert begun.wait(PATIENCE_S)
+            jobs = pool.submit(http.get, "/v1/jobs?limit=1", headers=people[0])
+            answered.append(jobs.result(PATIENCE_S / 2).status_code)
+        finally:
+            slow.set()
+        answered += [tab.result(PATIENCE_S).status_code for tab in tabs]
+    assert answered == [200] * 61
+    access.close()
+    store.close()
 
 
 def test_no_page_compiles_a_template_after_the_start_and_every_update_is_small_and_without_a_key(
