@@ -22,7 +22,7 @@ from brimful.adapters.stores.backup import read_manifest, restore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.money.accounts import fold_log
 from brimful.fleet.events import Event
-from brimful.market.invoice import Invoices, bills
+from brimful.market.invoice import Invoices, Sums
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.rules import Rules
@@ -94,10 +94,10 @@ def holds_every_figure(store: SqlStore) -> None:
 
 
 def bills_of(events: Any) -> dict[str, Any]:
-    fold = Invoices()
+    fold, sums = Invoices(), Sums("team", "job", "gpu")
     for event in events:
-        fold.apply(event)
-    return {by: [asdict(bill) for bill in bills(fold.lines, by=by)] for by in ("team", "job", "gpu")}
+        sums.add(fold.apply(event))
+    return {by: [asdict(bill) for bill in sums.bills(by)] for by in ("team", "job", "gpu")}
 
 
 @pytest.fixture(autouse=True)

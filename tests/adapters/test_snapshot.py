@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.past import PastJob, past_job_row
 from brimful.adapters.stores.snapshot import Fold, advance, dump, load
+from brimful.adapters.stores.snapshot_apart import Apart
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseStarted
 from brimful.server.doctor import examine
@@ -64,6 +66,8 @@ def same(one: Fold, other: Fold) -> bool:
             ledger.balances,
             ledger.spent_microusd,
             ledger.rounding,
+            ledger.held_by_tenant,
+            [fold.bills.bills(by) for by in ("team", "user", "site", "gpu", "day")],
         )
 
     return seen(one) == seen(other)
@@ -161,3 +165,19 @@ def test_what_is_kept_of_a_job_is_all_of_it() -> None:
     for state in folded(a_history(6)).fleet.jobs.values():
         row = past_job_row(PastJob(state=state, spent_microusd=1))
         assert row["body"] == json.dumps(asdict(state))
+
+
+def test_a_process_of_its_own_keeps_the_same_snapshot_and_only_for_who_leads(url: str) -> None:
+    store = SqlStore(url)
+    events = a_history(8)
+    assert store.append(events, after=0)
+    leadership = Leadership(store)
+    assert leadership.seek()
+    problem = Apart().advance(store, fence=leadership.token + 1, at_least=1)
+    assert "lead" in problem
+    assert store.snapshot_seq() == 0
+    assert Apart().advance(store, fence=leadership.token, at_least=1) == ""
+    fold = load(store)
+    assert fold.fleet.seq == store.snapshot_seq() == len(events)
+    assert fold.ledger.balances == folded(events).ledger.balances
+    store.close()

@@ -54,6 +54,18 @@ def test_who_writes_without_pause_lets_the_next_one_in(tmp_path: Path) -> None:
     assert order == ["the busy one", "the one that waited", "the busy one"]
 
 
+def test_the_log_is_flushed_and_what_nobody_waits_for_is_not(tmp_path: Path) -> None:
+    """Power cuts cannot be made here; what SQLite promises about them goes by this setting."""
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+
+    def setting(*, flushed: bool) -> object:
+        with store.writing(flushed=flushed) as connection:
+            return connection.exec_driver_sql("PRAGMA synchronous").scalar()
+
+    assert [setting(flushed=flushed) for flushed in (True, False, True)] == [2, 1, 2]
+    store.close()
+
+
 def test_the_write_ahead_log_shrinks_again_after_a_long_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.stores.sql import SqlStore
-from brimful.audit.readers.own import read_log
+from brimful.audit.readers.own import OwnLog, read_log
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.sweep import sweep
@@ -149,6 +149,15 @@ def test_what_still_runs_is_held_until_now() -> None:
     tree = sweep(records, start_s=0, end_s=1800).tree
 
     assert tree.amount("allocated.unknown").gpu_s == tree.amount().gpu_s == 8 * 1800
+
+
+def test_a_log_read_piece_by_piece_says_the_same_as_one_read_whole() -> None:
+    log, so_far = an_outcome().log, OwnLog(Records())
+    for at, event in enumerate(log, start=1):
+        so_far.add([event])
+        whole = Records()
+        read_log(log[:at], whole, now_s=event.at_s + 600)
+        assert so_far.until(event.at_s + 600) == whole
 
 
 def test_a_drained_node_is_planned_and_a_held_job_is_not_demand() -> None:

@@ -20,7 +20,7 @@ from brimful.fleet.events import (
     to_record,
 )
 from brimful.language import verbatim
-from brimful.market.invoice import Invoices, Line, bills
+from brimful.market.invoice import Bill, Invoices, Line, Sums
 from brimful.market.ledger import Ledger
 from tests.builders import USD, a_job, a_node, joined
 
@@ -28,10 +28,16 @@ LEDGERS = 10_000
 
 
 def lines(log: list[Event], ledger: Ledger | None = None) -> list[Line]:
-    made = Invoices(ledger)
+    made, found = Invoices(ledger), list[Line]()
     for event in log:
-        made.apply(event)
-    return made.lines
+        found += made.apply(event)
+    return found
+
+
+def bills(found: list[Line], *, by: str) -> list[Bill]:
+    sums = Sums(by)
+    sums.add(found)
+    return sums.bills(by)
 
 
 def random_log(seed: int) -> list[Event]:
@@ -87,6 +93,7 @@ def test_every_ledger_sums_to_zero_every_budget_holds_and_bills_add_up() -> None
         for by in ("team", "job", "gpu"):
             assert sum(bill.microusd for bill in bills(found, by=by)) == posted, seed
         held = sum(n for account, n in ledger.balances.items() if account.startswith("hold:"))
+        assert sum(ledger.held_by_tenant.values()) == held, seed
         tenants = sum(n for account, n in ledger.balances.items() if account.startswith("tenant:"))
         assert posted == -tenants - held, seed
         budgets = {e.job.job: e.job.budget_microusd for e in log if isinstance(e, JobSubmitted)}
@@ -113,6 +120,22 @@ def test_waste_is_what_failed_and_what_was_done_again() -> None:
         USD // 2,
         USD,
     )
+
+
+def test_bills_kept_line_by_line_are_the_sums_of_the_lines_of_the_teams_that_are_wanted() -> None:
+    for seed in range(50):
+        found = [line for i in range(3) for line in lines(random_log(10 * seed + i))]
+        teams, sums = sorted({line.team for line in found}), Sums("team", "user", "site", "gpu", "day")
+        sums.add(found)
+        wanted = set(teams[: seed % 3])
+        for by in ("team", "user", "site", "gpu", "day"):
+            for bill in sums.bills(by, wanted.__contains__):
+                mine = [line for line in found if line.team in wanted and getattr(line, by) == bill.of]
+                assert bill.leases == len(mine) > 0
+                for name in ("gpu_s", "microusd", "failed_microusd", "moved_bytes", "egress_microusd"):
+                    assert getattr(bill, name) == sum(getattr(line, name) for line in mine), (by, name)
+            total = sum(line.microusd for line in found if line.team in wanted)
+            assert sum(bill.microusd for bill in sums.bills(by, wanted.__contains__)) == total
 
 
 def test_checkpoints_that_were_moved_are_on_the_bill_to_the_micro_dollar() -> None:

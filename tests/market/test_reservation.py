@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
@@ -101,9 +103,7 @@ def test_a_window_that_is_over_is_on_the_invoice_and_says_what_was_idle() -> Non
     name = books.buy(gpus=4, hours=10)
     books.give_back(name, at_s=5 * HOUR_S, gpus=2)
     books.write(ReservationEnded(at_s=10 * HOUR_S, reservation=name))
-    for event in books.log:
-        invoices.apply(event)
-    (line,) = invoices.lines
+    (line,) = [line for event in books.log for line in invoices.apply(event)]
     assert (line.team, line.job, line.gpu_s) == ("ann", name, 30 * HOUR_S)
     assert line.microusd == line.idle_microusd == 40 * UNIT - 10 * UNIT // 2
     assert line.microusd == books.ledger.balance("site:here")
@@ -303,7 +303,7 @@ def test_the_price_is_that_of_the_last_week_and_at_least_the_floor() -> None:
 def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> None:
     """Three quarters of what borrowers pay and the pause credit are less than the window costs."""
     books = Books()
-    at = {"site": "here", "gpu": "h100", "tier": "owned", "held": 8, "wanted": 20, "gpus": 8}
+    at: dict[str, Any] = {"site": "here", "gpu": "h100", "tier": "owned", "held": 8, "wanted": 20, "gpus": 8}
     for at_s, bill, cleared in ((0, USD, USD), (DAY_S, 4 * USD, 5 * USD)):
         prices = {"microusd_per_gpu_hour": bill, "cleared_microusd_per_gpu_hour": cleared}
         books.write(PoolPriced(at_s=at_s, **at, **prices))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from brimful.server.console.templating import warm_up
 from brimful.server.service.reader import Reader
 from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
-from brimful.server.views.money import spend_view
+from brimful.server.views.money import budgets_view, spend_view
+from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, MemoryHistory, bearer
 
 NOW_S = 1_700_000_000
@@ -120,6 +123,56 @@ def test_who_sees_the_same_shares_one_rendering_and_others_never_do(
         assert len(made) == 3, "what has changed is rendered again"
     finally:
         crowded.reader.health.error = None
+    access.close()
+    store.close()
+
+
+def test_sums_found_once_for_all_are_told_to_each_in_its_own_part(crowded: Service) -> None:
+    """Whoever asked first, of the same second: what others asked changes nothing, and says nothing."""
+    reader = crowded.reader
+    ones = [Principal(token="", name=f"v{i}", roles={f"team-{i}": "viewer"}) for i in range(20)]
+    whole, *views = [spend_view(reader, who) for who in (OPERATOR, *ones)]
+    for i, (who, mine) in enumerate(zip(ones, views, strict=True)):
+        budgets = {each["tenant"] for each in budgets_view(reader, who)}
+        assert {*mine["by_tenant"]} == {f"team-{i}"} == budgets
+    assert whole["accruing_microusd"] == sum(mine["accruing_microusd"] for mine in views) > 0
+    assert whole["held_microusd"] == sum(mine["held_microusd"] for mine in views) > 0
+    running = [reader.fleet.jobs[lease.job] for lease in reader.fleet.open_leases.values()]
+    for i, mine in enumerate(views):
+        theirs = [state for state in running if state.job.tenant == f"team-{i}"]
+        assert mine["accruing_microusd"] == sum(state.cost_microusd(reader.now_s()) for state in theirs)
+        assert mine["microusd_per_hour"] == 2_000_000 * len(theirs)
+
+
+def test_tabs_that_wait_keep_nobody_from_the_threads_that_answer(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sixty updates stand still; there are forty threads, and a list of jobs needs one."""
+    slow, begun = threading.Event(), threading.Event()
+
+    def stuck(reader: Reader, who: Principal) -> dict[str, Any]:
+        begun.set()
+        slow.wait(PATIENCE_S)
+        return live_page(reader, who)
+
+    monkeypatch.setattr(module, "live_page", stuck)
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    access = Access(AccessStore(store))
+    answered: list[int] = []
+    with (
+        TestClient(make_app(crowded, access), base_url="http://127.0.0.1") as http,
+        ThreadPoolExecutor(61) as pool,
+    ):
+        people = [bearer(access, "viewer", f"team-{i}", name=f"v{i}") for i in range(3)]
+        tabs = [pool.submit(http.get, "/console/live", headers=who) for who in people for _ in range(20)]
+        try:
+            assert begun.wait(PATIENCE_S)
+            jobs = pool.submit(http.get, "/v1/jobs?limit=1", headers=people[0])
+            answered.append(jobs.result(PATIENCE_S / 2).status_code)
+        finally:
+            slow.set()
+        answered += [tab.result(PATIENCE_S).status_code for tab in tabs]
+    assert answered == [200] * 61
     access.close()
     store.close()
 

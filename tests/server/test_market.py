@@ -29,7 +29,6 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
-from brimful.market.invoice import bills
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
@@ -38,7 +37,7 @@ from brimful.server.app import make_app
 from brimful.server.doctor import examine
 from brimful.server.service.service import Service
 from tests.builders import USD, eventually
-from tests.market.test_invoice import lines
+from tests.market.test_invoice import bills, lines
 from tests.server.builders import an_access, bearer, wind_down
 
 NOTICE_S = 2

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from brimful.errors import BadInput
 from brimful.fleet.events import DeadlineAnswered
 from brimful.scheduler.policies import POLICIES
 from brimful.server.service.intake import Pending
 from brimful.server.service.service import Service
 from brimful.server.views.jobs import job_view
 from brimful.server.views.why import why_view
-from tests.builders import ScriptedEngine, a_job, a_node
+from tests.builders import ScriptedEngine, a_job, a_node, refuses
 from tests.server.builders import MemoryHistory
 
 HOUR_S = 3600
@@ -44,4 +47,19 @@ def test_nothing_is_said_of_a_deadline_without_a_bound() -> None:
     service.driver.tick()
     service.submissions.submit_all([Pending(a_job("one", deadline_s=service.reader.now_s() + HOUR_S))])
     assert job_view(service.reader, service.reader.fleet.jobs["job-1"])["promise"] is None
+    service.stop()
+
+
+def test_a_deadline_that_is_past_is_refused_but_not_to_who_asks_again() -> None:
+    now = [1_700_000_000]
+    service = Service(
+        MemoryHistory(), [ScriptedEngine(a_node(gpus=1))], POLICIES["brim"], clock=lambda: now[0]
+    )
+    job = a_job("one", deadline_s=now[0] + 60, key="k")
+    first = service.submissions.submit(job)
+    now[0] += 120
+    assert service.submissions.submit(job) is first, "a second try under its key is the first"
+    with refuses(BadInput, "server.deadline_passed", 60):
+        service.submissions.submit(replace(job, key=""))
+    assert service.reader.fleet.submitted == 1
     service.stop()

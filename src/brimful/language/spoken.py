@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from brimful.language.catalog import Template, language_of_locale, template
@@ -139,4 +139,10 @@ def as_asked(said: object) -> str:
 
 
 def words(code: str, /, **values: object) -> str:
-    return told(say(code, **values))
+    return told(say(code, **values)) if values else _fixed(code, tongue())
+
+
+@lru_cache(maxsize=10_000)
+def _fixed(code: str, spoken: Language) -> str:
+    """What has no values is always the same; a page has hundreds of these."""
+    return spoken.text(say(code))

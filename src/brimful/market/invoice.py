@@ -1,15 +1,16 @@
 """Who is billed what, and what of it was waste: folded from the log beside the ledger. Pure.
 
-A line is one lease as it was posted; bills are sums of lines. Waste that the log can tell: runs that failed,
-work that was done again because a stop lost it, and time in which GPUs were held idle. Where nobody could see
-whether a lease worked, its idle time is not known, and not zero.
+A line is one lease as it was posted; bills are sums of lines, kept up to date line by line. Waste that the
+log can tell: runs that failed, work that was done again because a stop lost it, and time in which GPUs were
+held idle. Where nobody could see whether a lease worked, its idle time is not known, and not zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import ClassVar
 
 from brimful.fleet.events import (
     Event,
@@ -28,6 +29,7 @@ from brimful.market.ledger import Ledger, Unposted
 class Line:
     """One lease on a bill."""
 
+    leases: ClassVar[int] = 1
     team: str
     job: str
     lease: str
@@ -44,31 +46,70 @@ class Line:
     day: str = ""  # on which it ended, in UTC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Bill:
-    """The lines of one team, job or GPU type."""
+    """The lines of one team, user, job, site, GPU type or day, added up."""
 
     of: str
-    leases: int
-    gpu_s: int
-    microusd: int
-    failed_microusd: int
-    lost_microusd: int
+    leases: int = 0
+    gpu_s: int = 0
+    microusd: int = 0
+    failed_microusd: int = 0
+    lost_microusd: int = 0
     idle_microusd: int | None = None  # paid while GPUs were held idle; None: nobody has measured that
     moved_bytes: int = 0
     egress_microusd: int = 0
 
+    def add(self, part: Line | Bill) -> None:
+        self.leases += part.leases
+        self.gpu_s += part.gpu_s
+        self.microusd += part.microusd
+        self.failed_microusd += part.failed_microusd
+        self.lost_microusd += part.lost_microusd
+        if part.idle_microusd is not None:
+            self.idle_microusd = (self.idle_microusd or 0) + part.idle_microusd
+        self.moved_bytes += part.moved_bytes
+        self.egress_microusd += part.egress_microusd
+
+
+class Sums:
+    """Bills of each team by `team`, `user`, `job`, `site`, `gpu` type or `day`, as many of these as are asked
+    for: a line is added to each once, and whoever looks adds up bills of teams, not lines."""
+
+    def __init__(self, *by: str) -> None:
+        self._by: dict[str, dict[str, dict[str, Bill]]] = {each: {} for each in by}  # by -> team -> of
+
+    def add(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            for by, teams in self._by.items():
+                _add(teams.setdefault(line.team, {}), getattr(line, by), line)
+
+    def bills(self, by: str, is_wanted: Callable[[str], bool] = lambda _team: True) -> list[Bill]:
+        """Those of the teams that are wanted, together, dearest first."""
+        made: dict[str, Bill] = {}
+        for team, bills in self._by[by].items():
+            if is_wanted(team):
+                for of, bill in bills.items():
+                    _add(made, of, bill)
+        return sorted(made.values(), key=lambda bill: (-bill.microusd, bill.of))
+
+
+def _add(bills: dict[str, Bill], of: str, part: Line | Bill) -> None:
+    if of not in bills:
+        bills[of] = Bill(of=of)
+    bills[of].add(part)
+
 
 class Invoices:
-    """Every posted lease so far. What was posted is the ledger's word; this only says for what."""
+    """What each event puts on a bill. What was posted is the ledger's word; this only says for what."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
-        self.lines: list[Line] = []
         self._told: set[str] = set()  # leases that were told to stop, by us
         self._idle: dict[str, _Idle] = {}  # leases whose work somebody could see
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> list[Line]:
+        """The lines that it adds."""
         match event:
             case LeaseEnding(lease=lease) | NoticeGiven(lease=lease):
                 self._told.add(lease)
@@ -79,24 +120,22 @@ class Invoices:
             case LeaseBusy(lease=lease, at_s=at_s):
                 self._idle.setdefault(lease, _Idle()).end(at_s)
             case LeaseEnded():
-                self._post(event)
-                return
+                return [self._post(event)]
             case _:
                 if isinstance(event, RESERVING):
-                    self._reserve(event)
-                    return
+                    return self._reserve(event)
         self.ledger.apply(event)
+        return []
 
-    def _reserve(self, event: Event) -> None:
+    def _reserve(self, event: Event) -> list[Line]:
         """A reservation that is over is a line of its own, for what no credit has taken."""
         known = len(self.ledger.transfers)
         self.ledger.apply(event)
-        for moved in self.ledger.transfers[known:]:
-            found = self.ledger.reservations.find(moved.reservation)
-            if moved.kind == "post" and found is not None:
-                self.lines.append(_reserved_line(found, moved.microusd))
+        posted = [moved for moved in self.ledger.transfers[known:] if moved.kind == "post"]
+        found = ((self.ledger.reservations.find(moved.reservation), moved.microusd) for moved in posted)
+        return [_reserved_line(each, microusd) for each, microusd in found if each is not None]
 
-    def _post(self, event: LeaseEnded) -> None:
+    def _post(self, event: LeaseEnded) -> Line:
         charge, known = self.ledger.unposted[event.lease], len(self.ledger.transfers)
         self.ledger.apply(event)
         posted = sum(t.microusd for t in self.ledger.transfers[known:] if t.kind == "post")
@@ -104,7 +143,7 @@ class Invoices:
         self._told.discard(event.lease)
         idle = self._idle.pop(event.lease, None)
         idle_s = None if idle is None else idle.end(event.at_s)
-        self.lines.append(_line(event, charge, posted, is_told=is_told, idle_s=idle_s))
+        return _line(event, charge, posted, is_told=is_told, idle_s=idle_s)
 
 
 @dataclass(slots=True)
@@ -164,31 +203,3 @@ def _reserved_line(found: Reservation, posted: int) -> Line:
         microusd=posted,
         idle_microusd=posted * waste_s // gpu_s if gpu_s else 0,  # neither used nor lent
     )
-
-
-def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
-    """One bill for each `team`, `user`, `job`, `site`, `gpu` type or `day`, dearest first."""
-    groups: dict[str, list[Line]] = {}
-    for line in found:
-        groups.setdefault(getattr(line, by), []).append(line)
-    made = [
-        Bill(
-            of=name,
-            leases=len(group),
-            gpu_s=sum(line.gpu_s for line in group),
-            microusd=sum(line.microusd for line in group),
-            failed_microusd=sum(line.failed_microusd for line in group),
-            lost_microusd=sum(line.lost_microusd for line in group),
-            idle_microusd=_known([line.idle_microusd for line in group]),
-            moved_bytes=sum(line.moved_bytes for line in group),
-            egress_microusd=sum(line.egress_microusd for line in group),
-        )
-        for name, group in groups.items()
-    ]
-    return sorted(made, key=lambda bill: (-bill.microusd, bill.of))
-
-
-def _known(parts: Iterable[int | None]) -> int | None:
-    """Their sum, of those that are known; None where none is."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None

@@ -64,6 +64,7 @@ class Ledger:
         self.remainders: dict[str, int] = {}
         self.spent_microusd: dict[str, int] = {}  # by job; a lease that still runs is not in it yet
         self.spent_by_tenant: dict[str, int] = {}
+        self.held_by_tenant: dict[str, int] = {}  # for its jobs that have budgets of their own
         self.unposted: dict[str, Unposted] = {}  # by lease
         self._jobs: dict[str, Job] = {}
         self._nodes: dict[str, tuple[Pool, str]] = {}  # node -> its pool, and who earns what it earns
@@ -301,6 +302,10 @@ class Ledger:
         assert microusd >= 0, "money moves forward; a refund is a transfer the other way"
         self.balances[source] = self.balance(source) - microusd
         self.balances[target] = self.balance(target) + microusd
+        if source.startswith("hold:"):
+            self._hold(source, -microusd)
+        if target.startswith("hold:"):
+            self._hold(target, microusd)
         if source.startswith(("hold:", "due:")) and not self.balances[source]:
             del self.balances[source]  # closed: there is one for every job that ever had a budget
         self.transfers.append(
@@ -315,6 +320,10 @@ class Ledger:
                 reservation=reservation,
             )
         )
+
+    def _hold(self, account: str, microusd: int) -> None:
+        tenant = self._jobs[account.removeprefix("hold:")].tenant
+        self.held_by_tenant[tenant] = self.held_by_tenant.get(tenant, 0) + microusd
 
 
 def _split(

@@ -33,7 +33,7 @@ class Leadership:
     def __init__(
         self, store: SqlStore, *, lease_s: float = LEASE_S, clock: Callable[[], float] = awake_s
     ) -> None:
-        self._store = store
+        self.store = store
         self._lease_s = lease_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -58,7 +58,8 @@ class Leadership:
         """Say that we still live, or try to take over; whether we lead now."""
         with self._lock:
             asked = self._clock()
-            with self._store.writing() as connection:
+            # A power cut ends whoever leads: nothing of this need survive it.
+            with self.store.writing(flushed=False) as connection:
                 token = self._sought(connection)
             self._token, self._until = token, asked + self._lease_s
             return token is not None
@@ -70,11 +71,11 @@ class Leadership:
                 return
             mine = (leader.c.name == LEADER) & (leader.c.token == self._token)
             self._token = None
-            with self._store.writing() as connection:
+            with self.store.writing() as connection:
                 connection.execute(leader.update().where(mine).values(holder=""))
 
     def fenced_log(self) -> FencedStore:
-        return FencedStore(self._store, self)
+        return FencedStore(self.store, self)
 
     def _sought(self, connection: sa.Connection) -> int | None:
         row = connection.execute(

@@ -21,6 +21,7 @@ import brimful.market
 from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import Fleet
 from brimful.language import sentence
+from brimful.market.invoice import Invoices, Sums
 from brimful.market.ledger import Ledger
 from brimful.scheduler.ports import Store
 
@@ -47,17 +48,19 @@ class KeepsSnapshots(Store, Protocol):
 
 
 class Fold:
-    """Fleet and ledger after the same events, with history out of memory."""
+    """Fleet, ledger and bills after the same events, with history out of memory."""
 
     def __init__(self) -> None:
         self.fleet = Fleet(keep=KEEP)
         self.ledger = Ledger()
+        self._invoices = Invoices(self.ledger)
+        self.bills = Sums("team", "user", "site", "gpu", "day")  # of jobs there are too many
         self.spent: dict[str, int] = {}  # of the jobs in `fleet.leaving`
 
     def apply(self, event: Any) -> None:  # noqa: ANN401 - any event
         before = len(self.fleet.leaving)
         self.fleet.apply(event)
-        self.ledger.apply(event)
+        self.bills.add(self._invoices.apply(event))
         if len(self.fleet.leaving) != before:
             for name in list(self.fleet.leaving)[before:]:
                 self.spent[name] = self.ledger.forget(name)

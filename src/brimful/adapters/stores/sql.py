@@ -40,6 +40,10 @@ PAGE_BYTES = 4096
 # 40 MB: a writer moves the log itself only where nobody has done so beside it. It grows beyond that while
 # somebody reads for long, a backup for instance, and is cut to it again by the first write after that.
 MAX_WAL_PAGES = 10_000
+# What was acknowledged survives a power cut. The rest is in the system's hands at once, which outlives this
+# process, and is flushed with the next write of the first kind, or by the next checkpoint.
+FLUSHED, NOT_FLUSHED = "PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"
+IMMEDIATE = "BEGIN IMMEDIATE"
 LEADER = "loop"  # the one thing there is to lead
 _TEXT = [column for column in _events.c if column.name != "chain"]
 _ADD = _events.insert()
@@ -73,7 +77,8 @@ class SqlStore:
             _make_private(self.engine.url)
             sa.event.listen(self.engine, "connect", _set_up_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
-        self._writer = self.engine.execution_options(brimful_begins="BEGIN IMMEDIATE")
+        self._writer = self.engine.execution_options(brimful_begins=(FLUSHED, IMMEDIATE))
+        self._soft_writer = self.engine.execution_options(brimful_begins=(NOT_FLUSHED, IMMEDIATE))
         self._next, self._now = threading.Lock(), threading.Lock()
         try:
             with self.writing() as connection:
@@ -163,14 +168,14 @@ class SqlStore:
         self, seq: int, code: str, body: bytes, *, left: Sequence[PastJob], fence: int | None = None
     ) -> None:
         """Write the snapshot and the jobs it no longer holds in one go; older snapshots go."""
+        serials, rows = [each.state.serial for each in left], [past_job_row(each) for each in left]
         with self.writing() as connection:
             if fence is not None:
                 self._check_fence(connection, fence)
-            serials = [each.state.serial for each in left]
             for at in range(0, len(serials), 500):
                 connection.execute(_past_jobs.delete().where(_past_jobs.c.serial.in_(serials[at : at + 500])))
-            if left:
-                connection.execute(_past_jobs.insert(), [past_job_row(each) for each in left])
+            if rows:
+                connection.execute(_past_jobs.insert(), rows)
             connection.execute(_snapshots.delete().where(_snapshots.c.seq == seq))
             connection.execute(_snapshots.insert(), [{"seq": seq, "code": code, "body": body}])
             older = sa.select(_snapshots.c.seq).order_by(_snapshots.c.seq.desc()).offset(SNAPSHOTS_KEPT)
@@ -230,9 +235,13 @@ class SqlStore:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that nobody else writes beside; all of it or nothing."""
-        with self._turn(), self._failing_clearly(), self._writer.begin() as connection:
+    def writing(self, *, flushed: bool = True) -> Iterator[sa.Connection]:
+        """A transaction that nobody else writes beside; all of it or nothing.
+
+        `flushed`: it survives a power cut too. Those that follow wait while that is done.
+        """
+        writer = self._writer if flushed else self._soft_writer
+        with self._turn(), self._failing_clearly(), writer.begin() as connection:
             yield connection
 
     @contextmanager
@@ -271,7 +280,7 @@ class SqlStore:
         Keeps nobody waiting. What somebody still reads stays in the log until the next time.
         """
         if self.engine.dialect.name == "sqlite":
-            outside = self.engine.execution_options(brimful_begins="")  # of any transaction
+            outside = self.engine.execution_options(brimful_begins=())  # of any transaction
             with self._failing_clearly(), outside.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -354,7 +363,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
     _use_wal(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")  # what was acknowledged survives a power cut
+    cursor.execute(FLUSHED)
     cursor.execute(f"PRAGMA wal_autocheckpoint={MAX_WAL_PAGES}")
     cursor.execute(f"PRAGMA journal_size_limit={MAX_WAL_PAGES * PAGE_BYTES}")
     cursor.close()
@@ -376,7 +385,7 @@ def _use_wal(cursor: Any) -> None:  # noqa: ANN401 - the driver's own type
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     """Who will write says so at once: two readers who both turn writer would each wait for the other."""
-    if words := connection.get_execution_options().get("brimful_begins", "BEGIN"):
+    for words in connection.get_execution_options().get("brimful_begins", ("BEGIN",)):
         connection.exec_driver_sql(words)
 
 

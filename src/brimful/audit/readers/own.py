@@ -7,6 +7,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -49,14 +50,43 @@ def read_database(path: Path, records: Records) -> bool:
     return True
 
 
-class _Log:
-    """The log through the state that the server itself keeps: who waits and who holds what is asked there."""
+class OwnLog:
+    """The log so far: in `records` what has ended; what has begun and not yet ended is asked of the state.
+
+    It is the state that the server itself keeps, so that both mean the same by waiting and by holding.
+    """
 
     def __init__(self, records: Records) -> None:
-        self.records, self.fleet = records, Fleet()
+        self.records, self.fleet, self.at_s = records, Fleet(), 0
         self.nodes: dict[str, tuple[int, NodeJoined]] = {}
         self.drained: dict[str, int] = {}
         self.taken_s: dict[tuple[str, int], int] = {}  # node, card -> until when a share of it was counted
+
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.at_s = max(self.at_s, event.at_s)
+            self.take(event)
+
+    def until(self, now_s: int) -> Records:
+        """Everything, as if what has not ended did so now. The log may go on after that."""
+        old = self.records
+        ended = replace(
+            old, runs=[*old.runs], waits=[*old.waits], paid=[*old.paid], downs=[*old.downs], knows_queue=True
+        )
+        later = OwnLog(ended)
+        later.fleet, later.taken_s = self.fleet, dict(self.taken_s)
+        later.nodes, later.drained = dict(self.nodes), dict(self.drained)
+        later.end_all(max(self.at_s, now_s))
+        return ended
+
+    def end_all(self, at_s: int) -> None:
+        """The state stays as it is."""
+        for lease in list(self.fleet.open_leases.values()):
+            self.end(lease, LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=None))
+        for state in self.fleet.waiting.values():
+            self.stop_waiting(state, at_s)
+        for node in list(self.nodes):
+            self.leave(node, at_s)
 
     def leave(self, node: str, at_s: int) -> None:
         if node in self.nodes:
@@ -161,16 +191,9 @@ def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = N
 
     What has not ended goes on until `now_s`, or until the last event.
     """
-    log, at_s = _Log(records), now_s or 0
-    for event in events:
-        at_s = max(at_s, event.at_s)
-        log.take(event)
-    for lease in list(log.fleet.open_leases.values()):
-        log.end(lease, LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=None))
-    for state in log.fleet.waiting.values():
-        log.stop_waiting(state, at_s)
-    for node in list(log.nodes):
-        log.leave(node, at_s)
+    log = OwnLog(records)
+    log.add(events)
+    log.end_all(max(log.at_s, now_s or 0))
     records.knows_queue = True
 
 

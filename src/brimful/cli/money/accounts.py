@@ -22,7 +22,7 @@ from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
 from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
 from brimful.language.printable import all_printable, printable
-from brimful.market.invoice import Bill, Invoices, bills
+from brimful.market.invoice import Bill, Invoices, Sums
 from brimful.market.ledger import Ledger
 from brimful.market.periods import zone_of
 from brimful.scheduler.ports import Store
@@ -197,20 +197,20 @@ def invoice(args: argparse.Namespace) -> Answer:
 
 def _of_log(args: argparse.Namespace) -> dict[str, Any]:
     """From a file or the database, where no server need be up."""
-    fold = Invoices()
+    fold, sums = Invoices(), Sums(args.by)
     if args.log:
-        fold_log(Path(args.log), fold.apply)
+        fold_log(Path(args.log), lambda event: sums.add(fold.apply(event)))
     else:
         with open_store(args) as (store, _):
             for seq, event in enumerate(all_events(store), 1):
                 try:
-                    fold.apply(event)
+                    sums.add(fold.apply(event))
                 except MALFORMED as error:
                     kind, why = type(event).__name__, repr(error)[:160]
                     strange = say("doctor.event_strange", seq=seq, kind=kind, error=why)
                     raise WorldFailed(strange, code="log_damaged") from error
-    lines = [line for line in fold.lines if args.tenant is None or line.team == args.tenant]
-    made, ledger = bills(lines, by=args.by), fold.ledger
+    made = sums.bills(args.by, lambda team: args.tenant in (None, team))
+    ledger = fold.ledger
     return {
         "by": args.by,
         "bills": [asdict(bill) for bill in made],

@@ -45,20 +45,21 @@ class Overview:
         self._ahead, self._bills = Ahead(reader), Bills(reader)
 
     def fleet(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
-        fleet = fleet_view(self._reader, who)
         text, site = asked.get("text", "").strip().casefold(), asked.get("site", "")
-        nodes = [
-            node
-            for node in fleet["nodes"]
-            if (not site or node["site"] == site)
-            and text in f"{node['node']} {node['gpu']} {node['site']} {node['rack']}".casefold()
-        ]
         start = integer_from_text(asked.get("from", ""), low=0, high=10**6) or 0
         given = {key: asked[key] for key in ("text", "site") if asked.get(key)}
         more = start + NODES_SHOWN
+        with self._reader.locked():
+            nodes = [
+                node
+                for node in self._reader.fleet.nodes.values()
+                if (not site or node.site == site)
+                and text in f"{node.node} {node.gpu} {node.site} {node.rack}".casefold()
+            ]
+            fleet = fleet_view(self._reader, who, nodes[start:more])
         return {
             "fleet": fleet,
-            "nodes": [node_card(node) for node in nodes[start:more]],
+            "nodes": [node_card(node) for node in fleet["nodes"]],
             "given": {"text": asked.get("text", ""), "site": site},
             "first": "/fleet?" + urlencode(given) if start else "",
             "next": "/fleet?" + urlencode({**given, "from": more}) if len(nodes) > more else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,9 +42,7 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
         is_small = sum(node.gpus for node in state.nodes.values()) <= TILES_SHOWN
         fleet = fleet_view(reader, who) if is_small else {**fleet_head(reader, who), "nodes": []}
         pools = [] if is_small else pool_rows(reader)
-        leases = [x for x in state.open_leases.values() if who.sees(state.jobs[x.job].job.tenant)]
-        holding = {lease.job: state.jobs[lease.job] for lease in leases}
-        waiting = sum(who.sees(each.job.tenant) for each in state.waiting.values())
+        running, waiting = reader.once(_active)
         wanted = Wanted(tenants=who.tenants())
         active = active_page(reader, order="next", limit=ACTIVE_SHOWN, fold=True, wanted=wanted)
         rows = [job_row(view, now_s=now_s) for view in active.views]
@@ -54,8 +53,8 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
             "pools": pools,
             "held": sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"])
             + sum(pool["held"] for pool in pools),
-            "running": len(holding),
-            "waiting": waiting,
+            "running": sum(n for tenant, n in running.items() if who.sees(tenant)),
+            "waiting": sum(n for tenant, n in waiting.items() if who.sees(tenant)),
             "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
             "more_jobs": active.next_serial is not None or over.next_serial is not None,
             "attention": attention_view(reader, who, sites=fleet["sites"], budgets=budgets),
@@ -65,6 +64,13 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
             "budgets": budget_rows(budgets)[:TENANTS_SHOWN],
             "tenants": tenant_rows(spend["by_tenant"])[:TENANTS_SHOWN],
         }
+
+
+def _active(reader: Reader) -> tuple[Counter[str], Counter[str]]:
+    """By tenant: how many jobs run, and how many wait."""
+    fleet = reader.fleet
+    running = Counter([fleet.jobs[lease.job].job.tenant for lease in fleet.open_leases.values()])
+    return running, Counter([state.job.tenant for state in fleet.waiting.values()])
 
 
 def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:

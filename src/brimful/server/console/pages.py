@@ -7,10 +7,12 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -54,9 +56,14 @@ class Pages:
         self._templates = make_templates()
         self._templates.globals["pages_of"] = pages_of
         self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
+        self._turns = CapacityLimiter(2)  # one renders, the next one waits for it
         self._rendering, self._live = threading.Lock(), dict[tuple[object, ...], tuple[object, bytes]]()
         # A page left open over an upgrade sees another build and loads itself anew.
         self._build = _digest(b"".join(self.assets.values()))
+
+    async def in_turn(self, part: Callable[[], bytes]) -> bytes:
+        """Live parts have two threads: however many tabs wait, the others answer those who do something."""
+        return await to_thread.run_sync(part, limiter=self._turns)
 
     def live(self, reader: Reader, who: Principal) -> bytes:
         """The live part of the first page."""
@@ -132,7 +139,7 @@ def make_console(
     @router.get("/console/live")
     async def live_part(request: Request) -> Response:
         who = await known(request)
-        return pages.packed_answer(request, await run_in_threadpool(pages.live, reader, who))
+        return pages.packed_answer(request, await pages.in_turn(partial(pages.live, reader, who)))
 
     @router.get("/jobs/{name}")
     async def job(request: Request, name: str) -> Response:
@@ -213,7 +220,7 @@ def add_page(
         try:
             if is_live:
                 key = f"{there} {who.name}"
-                packed = await run_in_threadpool(pages.packed, body, who, key, shown)
+                packed = await pages.in_turn(partial(pages.packed, body, who, key, shown))
                 return pages.packed_answer(request, packed)
             found = await run_in_threadpool(shown)
         except BrimfulError as error:

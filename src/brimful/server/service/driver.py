@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from brimful.adapters.engines.worker import SiteWorker, Worker, begin_all, close
 from brimful.adapters.providers.worker import ProviderWorker
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.snapshot_apart import Apart
 from brimful.adapters.stores.sql import LostLead
 from brimful.errors import BrimfulError, Said
 from brimful.fleet.state import Fleet, Node
@@ -37,6 +39,10 @@ CHANGING_S = 0.2  # while something starts or stops, look more often: somebody i
 SAMPLES_S = 2.0  # how often samples are looked at: a Meter writes no sooner
 SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
 LOOP_NICE = -10  # the loop's thread alone: what it starts, others start for it
+# Threads of one Python process take turns. One that comes back from the disk or a socket waits so long for
+# one that works, say on a page; a submit or a tick comes back a dozen times. Python's own value is 5 ms.
+SWITCH_S = 0.001
+SNAPSHOT_REST_S = 60.0  # after one that failed
 LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
 
 
@@ -73,7 +79,7 @@ class Driver:
         self._stopping = threading.Event()
         self._seeker: threading.Thread | None = None
         self._snapshots: threading.Thread | None = None
-        self._snapshot_seq = 0
+        self._snapshot_seq, self._apart = 0, Apart()
         self._beside = [
             Beside("samples", self.measure_all, every_s=SAMPLES_S),
             Beside("watchdog", Watchdog(health, self._all_workers).look, every_s=tick_s),
@@ -102,6 +108,7 @@ class Driver:
             return done
 
     def start(self) -> None:
+        sys.setswitchinterval(SWITCH_S)
         with self._ticking:
             self.load()
             catch_up(self._fleet, self._ports)
@@ -151,6 +158,7 @@ class Driver:
         thread, self._health.thread = self._health.thread, None
         self._stopping.set()
         self._wake.set()
+        self._apart.close()
         for each in (thread, self._seeker, self._snapshots):
             if each is not None:
                 each.join(timeout=30)
@@ -246,7 +254,7 @@ class Driver:
 
         def advance() -> None:
             try:
-                self.advance(at_least=snapshot.EVERY)
+                self.advance(at_least=snapshot.EVERY, apart=True)
             except BrimfulError as error:
                 log.warning("cannot keep a snapshot: %s", error.problem)
             except Exception:
@@ -256,13 +264,22 @@ class Driver:
             self._snapshots = threading.Thread(target=advance, name="snapshots", daemon=True)
             self._snapshots.start()
 
-    def advance(self, *, at_least: int) -> None:
-        """Keep a snapshot once enough has happened, and let go of what it keeps."""
+    def advance(self, *, at_least: int, apart: bool = False) -> None:
+        """Keep a snapshot once enough has happened, and let go of what it keeps.
+
+        `apart`: another process folds.
+        """
         if self._leadership is None:
             return
         if self._is_due(at_least=at_least):
-            seq = self._reader.fleet.seq
-            snapshot.advance(self._reader.store, fence=self._leadership.token, at_least=at_least)
+            seq, fence, store = self._reader.fleet.seq, self._leadership.token, self._leadership.store
+            if not apart:
+                snapshot.advance(store, fence=fence, at_least=at_least)
+            elif problem := self._apart.advance(store, fence=fence, at_least=at_least):
+                if not self._stopping.is_set():
+                    log.warning("cannot keep a snapshot: %s", problem)
+                self._stopping.wait(SNAPSHOT_REST_S)
+                return
             self._snapshot_seq = seq
         if self._many_left():
             self._reader.let_go(by_seq=self._reader.store.snapshot_seq())

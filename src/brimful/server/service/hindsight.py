@@ -1,6 +1,7 @@
 """An audit of the server's own log: for whoever asks, and once a month for whoever wants to be told.
 
-Read from the database, never from the loop's state, and one at a time: a long log costs seconds of CPU.
+Read from the database, never from the loop's state, and one at a time: a long log costs seconds of CPU. What
+was read once is kept, so that the next one who asks reads only what came after.
 """
 
 from __future__ import annotations
@@ -8,18 +9,17 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
-from brimful.audit.readers.own import read_log
+from brimful.audit.readers.own import OwnLog
 from brimful.audit.records import Records
 from brimful.audit.report import as_csv, report
 from brimful.audit.sweep import Swept, sweep
 from brimful.audit.tree import Tree
-from brimful.fleet.events import Event
 from brimful.language import Number, Percent, say, told
 from brimful.server.service.reader import Reader
 
@@ -34,6 +34,7 @@ class Hindsight:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._one_at_a_time = threading.Lock()
+        self._log, self._seq = OwnLog(Records()), 0
         self._last: tuple[tuple[int, int, int], tuple[Records, Swept]] | None = None
 
     def now_s(self) -> int:
@@ -53,16 +54,12 @@ class Hindsight:
             # A window that is over stays as it is; one that reaches until now changes with every event.
             seq = self._reader.fleet.seq if end_s >= self.now_s() else 0
             if self._last is None or self._last[0] != (start_s, end_s, seq):
-                records = Records()
-                read_log(self._events(), records, now_s=self.now_s())
+                while more := self._reader.store.since(self._seq):
+                    self._log.add(more)
+                    self._seq += len(more)
+                records = self._log.until(self.now_s())
                 self._last = ((start_s, end_s, seq), (records, sweep(records, start_s=start_s, end_s=end_s)))
             return self._last[1]
-
-    def _events(self) -> Iterator[Event]:
-        seq = 0
-        while more := self._reader.store.since(seq):
-            yield from more
-            seq += len(more)
 
 
 def _only(

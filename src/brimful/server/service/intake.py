@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from brimful.adapters.capabilities import KeepsEnvironments
-from brimful.errors import BrimfulError, Refused
+from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.fleet.arrays import Tasks
 from brimful.fleet.events import ArraySubmitted, DeadlineAnswered, Event, JobSubmitted
 from brimful.fleet.job import PRIORITIES, Job, at_size
 from brimful.fleet.state import Fleet
-from brimful.language import Quoted, Usd, say
+from brimful.language import Quoted, Seconds, Usd, say
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.promise import Slot, answer, slot_of
 from brimful.server.service.reader import Reader
@@ -103,7 +103,8 @@ class Intake:
                     each.name = known.array or known.job
                     continue
                 count = 1 if each.tasks is None else len(each.tasks.indices)
-                each.error = not_in_queue(job, fleet) or queued.refusal(job, count)
+                each.error = not_in_queue(job, fleet) or deadline_passed(job, now_s=now_s)
+                each.error = each.error or queued.refusal(job, count)
                 each.error = each.error or _cannot_hold(job, money, count)
                 if each.error is not None:
                     each.is_new = False
@@ -233,6 +234,12 @@ def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
         said = say("server.above_user_gpus", queue=name, gpus=job.gpus, most=quota.user_gpus)
         return Refused(said, code="above_limit")
     return None
+
+
+def deadline_passed(job: Job, *, now_s: int) -> BadInput | None:
+    if job.deadline_s is None or job.deadline_s > now_s:
+        return None
+    return BadInput(say("server.deadline_passed", late=Seconds(now_s - job.deadline_s)))
 
 
 def _cannot_hold(job: Job, money: Money | None, times: int) -> Refused | None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
+from typing import Any, TypeVar
 
 from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
@@ -21,6 +22,7 @@ from brimful.fleet.events import Event, PolicyAdopted
 from brimful.fleet.gates import Array
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Quoted, Several, say
+from brimful.market.invoice import Sums
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.scheduler.auction import Auctions
@@ -36,6 +38,7 @@ from brimful.server.service.health import Health
 from brimful.server.service.history import History
 from brimful.server.service.samples import Samples
 
+Made = TypeVar("Made")
 RECENT = 4096  # events kept for the loop, which has a state of its own
 
 
@@ -65,6 +68,7 @@ class Reader:
         self._auctions = None if market is None else Auctions(market)
         self._decided: tuple[tuple[int, int], Plan] | None = None  # at which event and second, and what
         self._rest_until = 0.0
+        self._once: tuple[tuple[int, int], dict[Callable[[Reader], Any], Any]] = ((-1, 0), {})
 
     # -- the state -------------------------------------------------------------------------------------
 
@@ -96,12 +100,32 @@ class Reader:
     def ledger(self) -> Ledger:
         return self._seen.ledger
 
+    @property
+    def bills(self) -> Sums:
+        """Of everything but jobs."""
+        return self._seen.bills
+
     def locked(self) -> threading.RLock:
         """Hold this while reading several things that must agree, and over no I/O."""
         return self._lock
 
     def now_s(self) -> int:
         return int(self._clock())
+
+    def once(self, make: Callable[[Reader], Made]) -> Made:
+        """What `make` finds, found once for each state of the log and second, however many people look.
+
+        It is told nothing of who asks, so it must be of all teams, and each view takes its own part of it.
+        """
+        with self._lock:
+            at = (self.fleet.seq, self.now_s())
+            if self._once[0] != at:
+                self._once = (at, {})
+            known = self._once[1]
+            if make not in known:
+                known[make] = make(self)
+            found: Made = known[make]
+            return found
 
     def load(self) -> None:
         """Begin with the newest snapshot."""

@@ -27,12 +27,12 @@ from brimful.fleet.events import (
 from brimful.fleet.job import Job
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import OVER, JobState
-from brimful.language import Quoted, Seconds, Usd, say
+from brimful.language import Quoted, Usd, say
 from brimful.market.pools import limit_of
 from brimful.scheduler.loop import MAX_CONFLICTS
 from brimful.scheduler.ports import Store
 from brimful.server.service.budgets import AS_IT_IS, BudgetAsked, checked_budget
-from brimful.server.service.intake import Intake, Pending, not_in_queue
+from brimful.server.service.intake import Intake, Pending, deadline_passed, not_in_queue
 from brimful.server.service.reader import Reader
 from brimful.units import show_usd
 
@@ -182,8 +182,8 @@ class Submissions:
             if job.deadline_s is not None and job.max_gpus:
                 said = say("server.elastic_deadline", least=job.min_gpus, most=job.max_gpus)
                 raise BadInput(said, code="unsupported")
-            if job.deadline_s is not None and job.deadline_s <= now_s:
-                raise BadInput(say("server.deadline_passed", late=Seconds(now_s - job.deadline_s)))
+            if (late := deadline_passed(job, now_s=now_s)) is not None:
+                raise late
             return [TermsChanged(at_s=now_s, job=job.job, priority=job.priority, deadline_s=job.deadline_s)]
 
         return self._change(name, "terms", events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 from brimful.client.answers import (
@@ -21,9 +22,11 @@ from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
 
-def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
+def fleet_view(reader: Reader, who: Principal, nodes: Iterable[Node] | None = None) -> FleetAnswer:
+    """With all nodes, or with these."""
     with reader.locked():
         fleet = reader.fleet
+        shown = fleet.nodes.values() if nodes is None else nodes
         holders = {
             (node, gpu): lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
             for lease in fleet.open_leases.values()
@@ -32,7 +35,7 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
         }
         return {
             **fleet_head(reader, who),
-            "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
+            "nodes": [_node_view(reader, node, holders) for node in shown],
         }
 
 
@@ -100,18 +103,21 @@ class PoolRow(TypedDict):
 
 
 def pool_rows(reader: Reader) -> list[PoolRow]:
-    with reader.locked():
-        fleet, rows = reader.fleet, dict[tuple[str, str], PoolRow]()
-        for node in fleet.nodes.values():
-            row = rows.setdefault(
-                (node.site, node.gpu),
-                {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0},
-            )
-            row["nodes"] += 1
-            row["drained"] += node.node in fleet.drained
-            row["gpus"] += node.gpus
-            row["held"] += _held(reader, node)
-        return [rows[key] for key in sorted(rows)]
+    return reader.once(_pool_rows)
+
+
+def _pool_rows(reader: Reader) -> list[PoolRow]:
+    fleet, rows = reader.fleet, dict[tuple[str, str], PoolRow]()
+    for node in fleet.nodes.values():
+        row = rows.setdefault(
+            (node.site, node.gpu),
+            {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0},
+        )
+        row["nodes"] += 1
+        row["drained"] += node.node in fleet.drained
+        row["gpus"] += node.gpus
+        row["held"] += _held(reader, node)
+    return [rows[key] for key in sorted(rows)]
 
 
 def _held(reader: Reader, node: Node) -> int:
@@ -174,12 +180,14 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
             if not who.sees(state.job.tenant):
                 return None
             name = state.job.queue or state.job.tenant
-            return queues.setdefault(name, _empty_queue(reader, who, name))
+            if name not in queues:
+                queues[name] = _empty_queue(reader, who, name)
+            return queues[name]
 
         known = [*fleet.usage, *(each.queue for each in fleet.queues)] if who.sees_all else []
         known += [each.queue for each in fleet.queues if any(map(who.sees, each.tenants or (each.queue,)))]
         for name in known:
-            queues.setdefault(name, _empty_queue(reader, who, name))
+            queues[name] = _empty_queue(reader, who, name)
         for lease in fleet.open_leases.values():
             if (row := of(fleet.jobs[lease.job])) is not None:
                 row["running"] += 1

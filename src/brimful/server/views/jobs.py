@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from brimful.adapters.stores.past import PastJob
@@ -232,20 +232,28 @@ def active_page(
     """
     with reader.locked():
         fleet, now_s = reader.fleet, reader.now_s()
-        running = [fleet.jobs[lease.job] for lease in reversed(fleet.open_leases.values())]
-        rest = [*fleet.on_hold.values(), *fleet.gates.pending.values()]
+        running = (fleet.jobs[lease.job] for lease in reversed(fleet.open_leases.values()))
+        rest = chain(fleet.on_hold.values(), fleet.gates.pending.values())
         waiting = (
             waiting_in_order(fleet, reader.rules, now_s=now_s) if order == "next" else fleet.waiting.values()
         )
-        states = [state for state in (*running, *waiting, *rest) if wanted.has(reader, state)]
-        if fold:
-            firsts = {state.job.array or state.job.job: state for state in reversed(states)}
-            kept = {id(state) for state in firsts.values()}
-            states = [state for state in states if id(state) in kept]
+        states: Iterator[JobState] = (s for s in chain(running, waiting, rest) if wanted.has(reader, s))
+        states = _folded(states) if fold else states
         if order != "next":
-            states.sort(key=lambda state: (-ORDERS[order](state, now_s), state.serial))
-        views = [job_view(reader, state, with_array=fold) for state in states[after : after + limit]]
-        return Page(views, after + limit if len(states) > after + limit else None)
+            states = iter(sorted(states, key=lambda state: (-ORDERS[order](state, now_s), state.serial)))
+        # One more than is shown says whether there are more; the thousands after it are not looked at.
+        found = list(islice(states, after, after + limit + 1))
+        views = [job_view(reader, state, with_array=fold) for state in found[:limit]]
+        return Page(views, after + limit if len(found) > limit else None)
+
+
+def _folded(states: Iterable[JobState]) -> Iterator[JobState]:
+    """Of each array the first."""
+    seen: set[str] = set()
+    for state in states:
+        if not state.job.array or state.job.array not in seen:
+            seen.add(state.job.array)
+            yield state
 
 
 ORDERS: Mapping[str, Callable[[JobState, int], float]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 
 from brimful.client.answers import (
     BillAnswer,
@@ -23,7 +23,7 @@ from brimful.client.answers import (
 from brimful.fleet.events import PoolPriced
 from brimful.fleet.money.purse import Budget
 from brimful.fleet.node import Pool
-from brimful.market.invoice import Invoices, bills
+from brimful.market.invoice import Invoices, Sums
 from brimful.market.periods import pace
 from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money, used_microusd
@@ -60,33 +60,34 @@ def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
 def spend_sums(reader: Reader, who: Principal) -> SpendSums:
     """What of it takes no longer the more jobs are over."""
     with reader.locked():
-        ledger, fleet, now_s = reader.ledger, reader.fleet, reader.now_s()
-        running = [
-            state
-            for lease in fleet.open_leases.values()
-            if who.sees((state := fleet.jobs[lease.job]).job.tenant)
-        ]
+        ledger, running = reader.ledger, reader.once(_running)
+        seen = [running[name] for name in running if who.sees(name)]
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
         return {
             "posted_microusd": sum(posted.values()),
-            "accruing_microusd": sum(
-                s.billed_microusd(now_s) - ledger.spent_microusd.get(s.job.job, 0) for s in running
-            ),
-            "microusd_per_hour": sum(s.leases[-1].hourly_microusd for s in running),
-            "held_microusd": sum(n for name, n in _holds(reader).items() if who.sees(name)),
+            "accruing_microusd": sum(accruing for accruing, _ in seen),
+            "microusd_per_hour": sum(hourly for _, hourly in seen),
+            "held_microusd": sum(n for name, n in ledger.held_by_tenant.items() if who.sees(name)),
             "by_tenant": posted,
         }
 
 
-def _holds(reader: Reader) -> dict[str, int]:
-    """By tenant, what is held for jobs. Of a job that is over nothing is held any more."""
-    fleet, balances, found = reader.fleet, reader.ledger.balances, dict[str, int]()
-    running = (fleet.jobs[lease.job] for lease in fleet.open_leases.values())
-    waiting = (fleet.waiting.values(), fleet.on_hold.values(), fleet.gates.pending.values())
-    for state in chain(running, *waiting):
-        held = balances.get(f"hold:{state.job.job}", 0)
-        found[state.job.tenant] = found.get(state.job.tenant, 0) + held
+def _running(reader: Reader) -> dict[str, tuple[int, int]]:
+    """By tenant: what its running jobs have come to beyond what is posted, and what an hour of them costs."""
+    fleet, spent, now_s = reader.fleet, reader.ledger.spent_microusd, reader.now_s()
+    found: dict[str, tuple[int, int]] = {}
+    for lease in fleet.open_leases.values():
+        state = fleet.jobs[lease.job]
+        accruing, hourly = found.get(state.job.tenant, (0, 0))
+        accruing += state.billed_microusd(now_s) - spent.get(lease.job, 0)
+        found[state.job.tenant] = accruing, hourly + lease.hourly_microusd
     return found
+
+
+def _budgets_now(reader: Reader) -> tuple[dict[str, int], dict[str, int]]:
+    """By budget: what is left of it, and what of it is used, running leases counted to this second."""
+    fleet, now_s = reader.fleet, reader.now_s()
+    return Money(fleet, now_s=now_s).left, used_microusd(fleet, now_s=now_s)
 
 
 def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
@@ -119,19 +120,18 @@ def _transfers(reader: Reader, who: Principal) -> Iterator[TransferAnswer]:
 def budgets_view(reader: Reader, who: Principal, *named: str) -> list[BudgetAnswer]:
     """Every tenant that has a budget or has spent anything, and those that are named."""
     with reader.locked():
-        fleet, ledger = reader.fleet, reader.ledger
-        now_s, purses = reader.now_s(), fleet.purses
-        money, used = Money(fleet, now_s=now_s), used_microusd(fleet, now_s=now_s)
-        names = {*purses.budgets, *ledger.spent_by_tenant, *named}
-        holds, accrued = _holds(reader), reader.accrued_microusd()
+        ledger, now_s, budgets = reader.ledger, reader.now_s(), reader.fleet.purses.budgets
+        left, used = reader.once(_budgets_now)
+        names = {*budgets, *ledger.spent_by_tenant, *named}
+        accrued = reader.once(Reader.accrued_microusd)
         return [
             {
                 "tenant": name,
-                "left_microusd": None if name not in money.left else max(0, money.left[name]),
+                "left_microusd": None if name not in left else max(0, left[name]),
                 "accruing_microusd": accrued.get(name, 0),
-                "held_microusd": holds.get(name, 0),
+                "held_microusd": ledger.held_by_tenant.get(name, 0),
                 "spent_microusd": ledger.spent_by_tenant.get(name, 0),
-                "budget": _budget(purses.budgets[name], used[name], now_s) if name in used else None,
+                "budget": _budget(budgets[name], used[name], now_s) if name in used else None,
             }
             for name in sorted(names)
             if who.sees(name.partition("/")[0])
@@ -225,24 +225,31 @@ def thinned(points: list[PoolPriced], most: int) -> list[PoolPriced]:
 
 
 class Bills:
-    """The invoice of a server: folded once, and from then on only what is new."""
+    """The invoice of a server. Bills of jobs are not kept in memory before somebody asks for them: then the
+    log is folded once, and from then on only what is new."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
-        self._fold = Invoices()
+        self._fold, self._jobs = Invoices(), Sums("job")
         self._seq = 0
 
     def view(self, who: Principal, *, by: str, tenant: str | None = None) -> InvoiceAnswer:
         """Of all teams that it may see, or of this one."""
-        with self._lock:
-            while events := self._reader.store.since(self._seq):
-                for event in events:
-                    self._fold.apply(event)
-                self._seq += len(events)
-            wanted = (line for line in self._fold.lines if tenant is None or line.team == tenant)
-            seen = [line for line in wanted if who.sees(line.team)]
-        made = bills(seen, by=by)
+
+        def is_wanted(team: str) -> bool:
+            return who.sees(team) and tenant in (None, team)
+
+        if by == "job":
+            with self._lock:
+                while events := self._reader.store.since(self._seq):
+                    for event in events:
+                        self._jobs.add(self._fold.apply(event))
+                    self._seq += len(events)
+                made = self._jobs.bills(by, is_wanted)
+        else:
+            with self._reader.locked():
+                made = self._reader.bills.bills(by, is_wanted)
         return {
             "by": by,
             "bills": [alike(BillAnswer, bill) for bill in made],
