@@ -305,8 +305,8 @@ def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> 
     books = Books()
     at: dict[str, Any] = {"site": "here", "gpu": "h100", "tier": "owned", "held": 8, "wanted": 20, "gpus": 8}
     for at_s, bill, cleared in ((0, USD, USD), (DAY_S, 4 * USD, 5 * USD)):
-        prices = {"microusd_per_gpu_hour": bill, "cleared_microusd_per_gpu_hour": cleared}
-        books.write(PoolPriced(at_s=at_s, **at, **prices))
+        at |= {"microusd_per_gpu_hour": bill, "cleared_microusd_per_gpu_hour": cleared}
+        books.write(PoolPriced(at_s=at_s, **at))
     soon = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S)
     lent = soon.share_permille * 5 * USD // 1000
     assert lent + soon.pause_microusd_per_gpu_hour <= soon.microusd_per_gpu_hour
