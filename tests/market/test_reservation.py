@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
@@ -103,7 +101,9 @@ def test_a_window_that_is_over_is_on_the_invoice_and_says_what_was_idle() -> Non
     name = books.buy(gpus=4, hours=10)
     books.give_back(name, at_s=5 * HOUR_S, gpus=2)
     books.write(ReservationEnded(at_s=10 * HOUR_S, reservation=name))
-    (line,) = [line for event in books.log for line in invoices.apply(event)]
+    for event in books.log:
+        invoices.apply(event)
+    (line,) = invoices.lines
     assert (line.team, line.job, line.gpu_s) == ("ann", name, 30 * HOUR_S)
     assert line.microusd == line.idle_microusd == 40 * UNIT - 10 * UNIT // 2
     assert line.microusd == books.ledger.balance("site:here")
@@ -279,21 +279,20 @@ def test_more_than_is_paused_is_not_resumed_and_more_than_is_unused_not_paused()
     refusal(lambda: books.pause(name, at_s=11 * HOUR_S), code="market.no_reservation", kind=NotFound)
 
 
+def priced(at_s: int, usd: int, *, cleared: int | None = None) -> PoolPriced:
+    return PoolPriced(
+        at_s=at_s,
+        **POOL._asdict(),
+        microusd_per_gpu_hour=usd * USD,
+        cleared_microusd_per_gpu_hour=(usd if cleared is None else cleared) * USD,
+        held=0,
+        wanted=0,
+        gpus=8,
+    )
+
+
 def test_the_price_is_that_of_the_last_week_and_at_least_the_floor() -> None:
     books = Books()
-
-    def priced(at_s: int, usd: int) -> PoolPriced:
-        price = usd * USD
-        return PoolPriced(
-            at_s=at_s,
-            **POOL._asdict(),
-            microusd_per_gpu_hour=price,
-            cleared_microusd_per_gpu_hour=price,
-            held=0,
-            wanted=0,
-            gpus=8,
-        )
-
     books.write(priced(0, 9), priced(7 * 86400, 2), priced(10 * 86400, 4))
     now_s = 14 * 86400
     offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=now_s, start_s=now_s + 2 * DAY_S)
@@ -303,10 +302,7 @@ def test_the_price_is_that_of_the_last_week_and_at_least_the_floor() -> None:
 def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> None:
     """Three quarters of what borrowers pay and the pause credit are less than the window costs."""
     books = Books()
-    at: dict[str, Any] = {"site": "here", "gpu": "h100", "tier": "owned", "held": 8, "wanted": 20, "gpus": 8}
-    for at_s, bill, cleared in ((0, USD, USD), (DAY_S, 4 * USD, 5 * USD)):
-        at |= {"microusd_per_gpu_hour": bill, "cleared_microusd_per_gpu_hour": cleared}
-        books.write(PoolPriced(at_s=at_s, **at))
+    books.write(priced(0, 1), priced(DAY_S, 4, cleared=5))
     soon = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S)
     lent = soon.share_permille * 5 * USD // 1000
     assert lent + soon.pause_microusd_per_gpu_hour <= soon.microusd_per_gpu_hour
