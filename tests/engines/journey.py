@@ -25,6 +25,7 @@ from brimful.errors import WorldFailed
 from tests.engines.ray_cluster import PORT, ray_cluster
 from tests.engines.seaweed import s3_lab
 from tests.engines.slurm_cluster import Cluster
+from tests.paced import Pace
 from tests.server.live import Live, wait_for
 
 STEPS = 240
@@ -87,33 +88,26 @@ def travel(server: Live, store: str, folder: Path) -> dict[str, Any]:
     wait_for(lambda: {"hpc", "ray"} <= {node["site"] for node in server.ask("fleet", "nodes")})
     ends = {name: folder / name for name in ("filler", "urgent")}
     at_ray = ("--priority", "urgent", "--site", "ray", "--gpus", "4")
-    limit = folder / "limit"
-
-    def may_go_to(step: int) -> None:
-        new = limit.with_suffix(".new")
-        new.write_text(str(step))
-        new.replace(limit)
-
-    paced = (sys.executable, str(Path(__file__).with_name("paced.py")), str(limit), "--steps", str(STEPS))
-    may_go_to(STEPS // 3)
+    pace = Pace(folder / "limit", steps=STEPS)
+    pace.may_go_to(STEPS // 3)
     fillers = [server.submit(*at_ray, command=until(ends["filler"])) for _ in range(2)]
     wait_for(lambda: phases(*fillers) == {"running"})
     given = ("--priority", "background", "--site", "hpc", "--site", "ray", "--env", "OMP_NUM_THREADS=1")
-    gpt, twin = (server.submit(*given, "--name", name, command=paced) for name in ("gpt", "twin"))
+    gpt, twin = (server.submit(*given, "--name", name, command=pace.command) for name in ("gpt", "twin"))
     wait_for(lambda: steps_of(gpt, 1) >= 30 and steps_of(twin, 1) >= 30)
     urgent = server.submit(
         "--priority", "urgent", "--site", "hpc", "--gpus", "2", command=until(ends["urgent"])
     )
     wait_for(lambda: phases(gpt, twin) == {"waiting"} and phases(urgent) == {"running"})
     damage_one_byte(store, twin)
-    may_go_to(2 * STEPS // 3)
+    pace.may_go_to(2 * STEPS // 3)
     ends["filler"].touch()
     wait_for(lambda: steps_of(gpt, 2) >= 30 and steps_of(twin, 2) >= 1)
     twins = wait_for(partial(log_of, twin, 2))
     server.ask("job", "cancel", twin)
     server.ask("job", "move", gpt, "--to", "desk")
     wait_for(lambda: len(begun(gpt)) == 3)
-    may_go_to(STEPS + 1)
+    pace.may_go_to(STEPS + 1)
     wait_for(lambda: phases(gpt) == {"finished"})
     ends["urgent"].touch()
     wait_for(lambda: phases(urgent, *fillers) == {"finished"} and phases(twin) == {"cancelled"})

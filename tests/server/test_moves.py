@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.paced import Pace
 from tests.server.live import live, wait_for
 
 STEPS = 160
@@ -45,6 +46,8 @@ def _ending(*flags: Path) -> Iterator[None]:
 @pytest.mark.torch
 def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
     free, done = tmp_path / "free", tmp_path / "done"
+    pace = Pace(tmp_path / "limit", steps=STEPS)
+    pace.may_go_to(STEPS // 2)
     sites = ",".join(f"{name}=1xslot@{usd}" for name, usd in USD.items())
     with (
         _ending(free, done),
@@ -59,7 +62,7 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
             return bool(server.show(job)["phase"] == "finished")
 
         gpt = server.submit(
-            "--name", "gpt", "--priority", "background", "--env", "OMP_NUM_THREADS=1", command=GPT
+            "--name", "gpt", "--priority", "background", "--env", "OMP_NUM_THREADS=1", command=pace.command
         )
         first = wait_for(lambda: server.show(gpt)["leases"])[0]["site"]
         other = "west" if first == "east" else "east"
@@ -71,6 +74,7 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
         wait_for(lambda: server.show(gpt)["phase"] == "waiting")
         assert server.show(gpt)["leases"][0]["reason"] == f"preempted by {urgent}"
         wait_for(lambda: server.show(urgent)["phase"] == "running")
+        pace.may_go_to(STEPS + 1)
         free.touch()  # the filler ends, and the other site is free
         wait_for(lambda: over(gpt))
         done.touch()
