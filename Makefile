@@ -8,7 +8,7 @@ export PYTHON
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-kubernetes test-release check bench oracle docs generate lock clean distclean
+.PHONY: help run test test-engines test-kubernetes test-skypilot test-release check bench oracle docs generate lock clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,11 @@ test-engines:  ## the tests that start Ray and an S3 server, and the journey ove
 test-kubernetes:  ## the Kubernetes engine against a real API server and scheduler, built from source the first time
 	@tools/setup.sh kubernetes
 	$(BIN)/python -m pytest -q -m kubernetes $(ARGS)
+
+test-skypilot:  ## machines bought through SkyPilot's own API server, on a cloud of sshds on loopback: 20 kills
+	@tools/setup.sh skypilot
+	@tools/setup.sh system
+	$(BIN)/python -m pytest -q -m skypilot $(ARGS)
 
 test-release:  ## the wheel on Debian 13 with Python 3.13, in a system that debootstrap makes; as root
 	@tools/setup.sh test

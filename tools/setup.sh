@@ -6,6 +6,7 @@
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
 #   tools/setup.sh engines  test, Ray, and an S3 server: what `make test-engines` needs
 #   tools/setup.sh kubernetes  test, and an API server and a scheduler built from source (10 to 15 minutes, once)
+#   tools/setup.sh skypilot  test, and SkyPilot's API server in an environment of its own (460 MB)
 #   tools/setup.sh system   what the tests need beyond Python (Chromium, Pyodide, promtool, systemd-analyze, Slurm, zsh, fish)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
@@ -211,6 +212,18 @@ install_oracle() {
     echo "$traced" >"$venv/oracle/.ready"
 }
 
+# An environment of its own: brimful never imports it, and it pins what it needs.
+install_skypilot() {
+    started="skypilot==0.14.1"
+    [ "$(cat "$venv/skypilot/.ready" 2>/dev/null)" = "$started" ] && return
+    rm -rf "$venv/skypilot"
+    say "installing $started into .venv/skypilot ..."
+    "$venv/bin/python" -m venv --without-pip "$venv/skypilot"
+    "$venv/bin/python" -m pip --python "$venv/skypilot/bin/python" install --disable-pip-version-check --no-input \
+        --quiet "$started" || stop "pip could not install $started"
+    echo "$started" >"$venv/skypilot/.ready"
+}
+
 case "${1:-}" in
 run) install_set run server ;;
 dev) install_set dev dev ;;
@@ -219,6 +232,7 @@ cards) install_set test dev,trace,peers && install_cards ;;
 engines) install_set engines dev,trace,peers,engines ;;
 kubernetes) install_set test dev,trace,peers && tools/kubernetes.sh ;;
 oracle) install_set test dev,trace,peers && install_oracle ;;
+skypilot) install_set test dev,trace,peers && install_skypilot ;;
 system) install_system ;;
-*) stop "usage: tools/setup.sh run|dev|test|cards|engines|kubernetes|oracle|system" ;;
+*) stop "usage: tools/setup.sh run|dev|test|cards|engines|kubernetes|oracle|skypilot|system" ;;
 esac

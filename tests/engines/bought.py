@@ -50,7 +50,7 @@ class Depot:
             "folder": str(self.folder / f"{self.name}-nodes"),
             **more,
         }
-        return _table(f"providers.{self.name}", given)
+        return table(f"providers.{self.name}", given)
 
     def taken(self, data: Path) -> list[str]:
         """The nodes behind which a machine stands now."""
@@ -58,8 +58,8 @@ class Depot:
 
 
 def providers(**given: object) -> str:
-    return _table("providers", given)
+    return table("providers", given)
 
 
-def _table(name: str, given: Mapping[str, Any]) -> str:
+def table(name: str, given: Mapping[str, Any]) -> str:
     return "".join([f"[{name}]\n", *(f"{key} = {json.dumps(value)}\n" for key, value in given.items()), "\n"])

@@ -69,13 +69,13 @@ def main(folder: Path) -> None:
             pids[order["begin"]] = _begin(order, folder)
         else:
             pid = pids.pop(order["end"])
-            for each in [*_below(pid)] if order["whole"] else ():
+            for each in [*below(pid)] if order["whole"] else ():
                 with contextlib.suppress(ProcessLookupError):  # it went with the one before
                     os.kill(each, order["signal"])
             _end(pid, order["signal"])
         print("done", flush=True)
-    while below := list(_below(os.getpid())):
-        for pid in below:
+    while left := list(below(os.getpid())):
+        for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
@@ -108,11 +108,11 @@ def _reap() -> None:
             REAPED.add(pid)
 
 
-def _below(pid: int) -> Iterator[int]:
+def below(pid: int) -> Iterator[int]:
     with contextlib.suppress(OSError):
         for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
             yield child
-            yield from _below(child)
+            yield from below(child)
 
 
 if __name__ == "__main__":
