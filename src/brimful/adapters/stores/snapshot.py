@@ -119,7 +119,7 @@ def code_id() -> str:
     """Which code wrote it: any change of the nouns makes another."""
     digest = hashlib.sha256()
     for room in ROOMS:
-        for path in sorted(Path(room.__path__[0]).glob("*.py")):
+        for path in sorted(Path(room.__path__[0]).rglob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
     for module in (__file__, sentence.__file__):
         digest.update(Path(module).read_bytes())
