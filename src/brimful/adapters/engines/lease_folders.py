@@ -175,7 +175,7 @@ def second(value: object) -> int:
 
 
 def kept_work_s(
-    folder: Path, started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None
+    started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None, *, is_done: bool
 ) -> float | None:
     """Work of this lease that a later one need not do again: up to its last whole checkpoint.
 
@@ -185,7 +185,7 @@ def kept_work_s(
     if not isinstance(speed, int | float) or not 0 <= speed <= MOST_SPEED:
         return None
     ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
-    if is_done(folder, ended):
+    if is_done:
         return speed * ran_s
     sealed_s = ended.get("sealed_s")  # its runner looked; else we do, at seals that are parsed quickly
     if not isinstance(sealed_s, int):
@@ -195,12 +195,12 @@ def kept_work_s(
 
 
 def is_done(folder: Path, ended: Mapping[str, Any]) -> bool:
-    """It exited with 0, and not because it was told to stop: such an order may have come too late.
+    """It exited with 0, and not because somebody told it to: an order to stop may have come too late.
 
-    An order to stop counts also where it is a link that leads nowhere.
+    Where its runner did not say, an order counts also if it is a link that leads nowhere.
     """
-    untold = ended.get("told") is False or not os.path.lexists(folder / "stop.json")
-    return ended.get("exit_code") == 0 and untold
+    told = ended.get("told", os.path.lexists(folder / "stop.json"))
+    return ended.get("exit_code") == 0 and not told
 
 
 def each_lease(
