@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import signal
 import socket
@@ -57,8 +56,6 @@ from brimful.language import Plain, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.meter.samples import GpuSample
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
-
-log = logging.getLogger("brimful")
 
 SHOWN_CHARS = 300
 NONE: tuple[Node, ...] = ()  # always the same: nothing has changed since it was last said
@@ -120,7 +117,6 @@ class LocalEngine(LeaseFolders):
         self._runners: dict[str, Runner] = {}
         self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
         self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
-        self._complaints: dict[str, Said] = {}
         self._cloud = cloud_word(notices)
 
     def under_notice(self) -> Said | None:
@@ -247,20 +243,8 @@ class LocalEngine(LeaseFolders):
                 write_json(path, notice, mode=NOTICE_MODE)
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
         self._reap()
-        found: dict[str, Said] = {}
-        seen: list[Observation] = []
-        for lease in leases:
-            try:
-                seen += self._look(lease)
-            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
-                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
-                if self._complaints.get(lease) != found[lease]:
-                    log.warning("%s", found[lease])
-        self._complaints = found
-        return seen
+        return self._look_at_each(leases, self._look)
 
     def living(self) -> list[str]:
         """Leases of which any process lives, whoever asked for it."""

@@ -8,7 +8,6 @@ GPUs of a node: nodes are filled by count.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections import Counter
@@ -33,14 +32,12 @@ from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.engines.watch import TAKEN
 from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
 from brimful.adapters.sites import Site, Surroundings, needs_nothing_else, options_of
-from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.errors import BadInput, Said, WorldFailed
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import Node
 from brimful.job import read_plain
 from brimful.language import os_words, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
-
-log = logging.getLogger("brimful")
 
 SUBMITS_AT_ONCE = 4  # sbatch is 55 a second one by one, 84 with four (22.05, measured)
 TAKEN_S = 300.0  # a node that its cloud takes back is gone by then, and Slurm has seen it
@@ -117,7 +114,6 @@ class SlurmEngine(LeaseFolders):
         self._late: dict[str, float] = {}  # of leases that were told to stop: when Slurm is to end them
         self._skews: dict[str, float] = {}
         self._closed: dict[str, Said] = {}
-        self._complaints: dict[str, Said] = {}
 
     def admit(self, tenant: str) -> None:
         """Slurm keeps users apart: where each tenant has its own, they may share the site."""
@@ -381,21 +377,15 @@ class SlurmEngine(LeaseFolders):
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         jobs, self._jobs = self._poll() if self._jobs is None else self._jobs, None
-        found: dict[str, Said] = {}
-        seen: list[Observation] = []
         forgotten: list[str] = []
-        for lease in leases:
-            try:
-                with self._as_tenant(lease):
-                    seen += self._look(lease, jobs.get(lease, []), forgotten)
-            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
-                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
-                if self._complaints.get(lease) != found[lease]:
-                    log.warning("%s", found[lease])
+
+        def look_at(lease: str) -> list[Observation]:
+            with self._as_tenant(lease):
+                return list(self._look(lease, jobs.get(lease, []), forgotten))
+
+        seen = self._look_at_each(leases, look_at)
         seen += self._remembered(forgotten)
         self._hand_back(leases, jobs)
-        self._complaints = found
         if len(self._told) + len(self._pending) + len(self._late) > 2 * len(leases) + 100:
             self._told = {lease: rows for lease, rows in self._told.items() if lease in leases}
             self._pending = {lease: at for lease, at in self._pending.items() if lease in leases}
