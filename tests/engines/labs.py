@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +75,10 @@ class Lab(ABC):
     def let_go(self, node: str) -> None:
         raise NotImplementedError
 
+    def tell_by_others(self, lease: str) -> None:
+        """Somebody who is not ours sends it SIGTERM: a machine that shuts down, an administrator."""
+        raise NotImplementedError
+
     def start_ahead(self, code: str, *, by_s: int) -> None:
         """Start it on a node whose clock is so far ahead."""
         raise NotImplementedError
@@ -137,6 +144,8 @@ class Lab(ABC):
 class LocalLab(Lab):
     """This machine, and a driver that says who uses its GPUs."""
 
+    faults = frozenset({"told_by_others"})
+
     def __init__(self, folder: Path) -> None:
         self.used: dict[str, set[int]] = {}  # by device, the pids that the driver would name
         super().__init__(folder)
@@ -151,6 +160,10 @@ class LocalLab(Lab):
 
     def vacate(self) -> None:
         self.used = {}
+
+    def tell_by_others(self, lease: str) -> None:
+        started = json.loads((self.folder / "leases" / lease / "started.json").read_text())
+        os.kill(started["pid"], signal.SIGTERM)
 
     def close(self) -> None:
         super().close()

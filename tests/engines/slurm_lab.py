@@ -41,6 +41,7 @@ class SlurmLab(Lab):
             "skewed_clock",
             "pending",
             "held_back",
+            "told_by_others",
         }
     )
 
@@ -101,6 +102,11 @@ class SlurmLab(Lab):
 
     def let_go(self, node: str) -> None:
         self.vacate()
+
+    def tell_by_others(self, lease: str) -> None:
+        """As with `--signal` of `sbatch`, or an administrator's `scancel`: Slurm calls the job completed."""
+        job = json.loads((self.folder / "leases" / lease / "submitted.json").read_text())["job"]
+        self.cluster.run("scancel", "--full", "--signal=TERM", job)
 
     def start_ahead(self, code: str, *, by_s: int) -> None:
         """As the runner of a node writes whose clock is so far ahead."""

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,16 @@ with run.saving(7) as folder:
 print("saved", flush=True)
 signal.pause() if not run.told else None
 """
+
+
+def seal_a_terabyte(site: Lab) -> None:
+    """Hashing it takes hours; a sparse one costs the job nothing."""
+    folder = Path(site.engine.checkpoints("a")) / "step-1"
+    folder.mkdir(parents=True)
+    with (folder / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    sealed = {"step": 1, "at_s": 1, "files": {"huge": {"bytes": 1 << 40, "sha256": "0" * 64}}}
+    (folder / "brimful.json").write_text(json.dumps(sealed))
 
 
 def up(site: Lab, lease: str = "a.1") -> None:
@@ -275,13 +286,7 @@ def test_a_lease_goes_on_from_its_checkpoint_and_says_when_that_is_gone(site: La
 
 
 def test_a_lease_can_be_stopped_while_its_checkpoints_are_made_ready(site: Lab) -> None:
-    """Hashing a terabyte takes hours; a sparse one costs the job nothing."""
-    folder = Path(site.engine.checkpoints("a")) / "step-1"
-    folder.mkdir(parents=True)
-    with (folder / "huge").open("wb") as file:
-        file.truncate(1 << 40)
-    sealed = {"step": 1, "at_s": 1, "files": {"huge": {"bytes": 1 << 40, "sha256": "0" * 64}}}
-    (folder / "brimful.json").write_text(json.dumps(sealed))
+    seal_a_terabyte(site)
     site.start(RUNS)
     eventually(lambda: site.waits_for("waiting").problem is not None)  # None: only just on its way
     site.stop("a.1", grace_s=600)
@@ -325,3 +330,24 @@ def test_the_ranks_of_a_gang_meet_under_a_real_torchrun(site: Lab) -> None:
     ended = site.waits_for("ended")
     assert (ended.exit_code, ended.cause) == (0, "finished"), [*site.log(), *site.log(rank=1)]
     assert [site.facts(rank=rank)["sum"] for rank in (0, 1)] == ["3", "3"]
+
+
+# Rank 0 is done at once; rank 1 leaves with 0 when it is told to, as one that has saved does.
+DONE_EARLY = """
+import os, signal, sys
+if os.environ["BRIMFUL_RANK"] == "0":
+    sys.exit(0)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("up", flush=True)
+signal.pause()
+"""
+
+
+def test_a_gang_of_which_one_rank_was_done_before_the_stop_has_kept_nothing_for_that(site: Lab) -> None:
+    site.start(DONE_EARLY, parts=GANG)
+    eventually(lambda: "up" in site.log(rank=1))
+    time.sleep(1.1)  # so that the first rank's second of work would count
+    site.stop("a.1", grace_s=600)
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.cause, ended.exit_codes) == (0, "stopped_by_us", (0, 0))
+    assert ended.kept_work_s in (None, 0.0), "no checkpoint proves that anything was kept"

@@ -12,7 +12,7 @@ import pytest
 from brimful.errors import WorldFailed
 from tests.builders import eventually
 from tests.engines.labs import NODES, Lab
-from tests.engines.test_conformance import COUNTS, RUNS, SAVES, STAYS, up
+from tests.engines.test_conformance import COUNTS, POLITE, RUNS, SAVES, STAYS, seal_a_terabyte, up
 
 
 @pytest.mark.fault("engine_gone")
@@ -142,3 +142,27 @@ def test_a_clock_that_is_ahead_is_noticed_and_what_ran_is_measured_by_it(site: L
     assert 290 <= running.skew_s <= 300
     site.restart()
     assert site.waits_for("running").skew_s == running.skew_s
+
+
+@pytest.mark.fault("told_by_others")
+@pytest.mark.parametrize("code", [POLITE, STAYS])
+def test_a_job_that_others_tell_to_end_is_not_done_and_burns_no_try(site: Lab, code: str) -> None:
+    site.start(code)
+    up(site)
+    site.waits_for("running")
+    site.tell_by_others("a.1")
+    ended = site.waits_for("ended")
+    assert ended.cause == "preempted_by_engine", "a machine that shuts down, or an administrator"
+    assert ended.exit_code != 0, "it left with 0, and is not done for that"
+    assert ended.kept_work_s == 0.0
+
+
+@pytest.mark.fault("told_by_others")
+def test_one_that_is_sent_away_while_its_checkpoints_are_made_ready_has_not_failed(site: Lab) -> None:
+    seal_a_terabyte(site)
+    site.start(RUNS)
+    eventually(lambda: any((site.folder / "leases" / "a.1").rglob("started.json")))
+    site.tell_by_others("a.1")
+    ended = site.waits_for("ended")
+    assert (ended.cause, ended.exit_code) == ("preempted_by_engine", None)
+    assert not (site.folder / "ran").exists()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,38 +14,15 @@ from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
 from tests.builders import check_reason, refuses
+from tests.disk import fill, small_disk
 from tests.server.live import BRIMFUL, Live, live, wait_for
-
-DISK_MIB = 8
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own, in memory."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "brimful-test", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"a file system can be mounted by root alone: {made.stderr.strip()}")
-    folder.chmod(0o700)
-    yield folder
-    (tmp_path / "go").touch()  # whatever failed, no job runs on
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    """To the last block."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            with contextlib.suppress(OSError):
-                while file.write(b"x" * size):
-                    pass
-    assert os.statvfs(path).f_bfree == 0
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
+        (tmp_path / "go").touch()  # whatever failed, no job runs on
 
 
 def answer(server: Live, *words: str) -> dict[str, Any]:

@@ -176,6 +176,15 @@ def test_commands_to_try_name_a_data_folder_that_is_not_the_usual_one(
         assert shown.count(f"BRIMFUL_DATA='{elsewhere}' ") == shown.count("BRIMFUL_DATA=") == prefixed
 
 
+def test_the_banner_says_which_sites_are_only_watched_and_how_to_read_of_them(tmp_path: Path) -> None:
+    (tmp_path / "sites.toml").write_text('[hpc]\nengine = "slurm"\nmode = "observe"\n')
+    given = {"data": str(tmp_path), "sites": str(tmp_path / "sites.toml"), "engines": "/shared/state"}
+    shown = banner("http://x", read_settings(given, env={}), Fleet(), [])
+    assert "hpc: only watched" in shown
+    assert "BRIMFUL_ENGINES=/shared/state BRIMFUL_DATA=" in shown
+    assert "admin observed hpc" in shown
+
+
 def test_commands_to_try_are_ones_that_work(tmp_path: Path) -> None:
     for users, first in (
         ("", "submit -- "),

@@ -128,6 +128,8 @@ def _ended(lease: str, seen: Sequence[Observation], started: int | None) -> Obse
     told = (rank for rank, each in enumerate(seen) if each.cause != "finished")
     rank = min(failed)[2] if failed else next(told, 0)
     first = seen[rank]
+    # A first rank that is done before the others calls all its work kept.
+    keeper = first if seen[0].cause == "finished" else seen[0]
     problem = first.problem
     if failed and len(seen) > 1 and problem is not None:
         problem = say("adapters.rank_failed", rank=rank, how=problem)
@@ -138,7 +140,7 @@ def _ended(lease: str, seen: Sequence[Observation], started: int | None) -> Obse
         ended_s=max(end for end, _ in ends) or None,
         exit_code=first.exit_code,
         problem=problem,
-        kept_work_s=seen[0].kept_work_s,
+        kept_work_s=keeper.kept_work_s,
         cause=first.cause,
         exit_codes=codes if len(codes) > 1 else (),
         resumes_s=seen[0].resumes_s,

@@ -118,6 +118,9 @@ class Isolated:
             if known is None:  # its init was killed, and it with it
                 yield rank, how_ended(code_unreaped(self.pid) or NOT_STARTED)
 
+    def is_over(self) -> bool:
+        return is_over(self.pid)
+
     def wait(self) -> list[int]:
         """Exit code of each, or minus the signal that ended it."""
         _, status = os.waitpid(self.pid, 0)
@@ -141,6 +144,11 @@ def code_unreaped(pid: int) -> int:
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None, "WNOHANG was not asked for"
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def is_over(pid: int) -> bool:
+    """Whether a child has ended that nobody has waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def how_ended(code: int) -> Sentence | None:

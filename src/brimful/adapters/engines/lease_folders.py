@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,13 +18,14 @@ from brimful.adapters.engines.runner import WORK
 from brimful.adapters.engines.users import JobUser, JobUsers
 from brimful.adapters.files import NOTE_BYTES, identity, read_json, write_json
 from brimful.adapters.objects.store import below
-from brimful.errors import BrimfulError, Refused, WorldFailed
+from brimful.errors import BrimfulError, Refused, Said, WorldFailed
 from brimful.fleet.arrays import task_env
 from brimful.fleet.job import Job
 from brimful.job import newest
-from brimful.language import os_words, say
-from brimful.scheduler.ports import CannotStart, Failures, Start
+from brimful.language import os_words, say, verbatim
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
+log = logging.getLogger("brimful")
 T = TypeVar("T")
 
 MOST_EXIT_CODE = 1 << 16
@@ -59,6 +61,7 @@ class LeaseFolders:
         self._log_bytes = log_bytes
         self._code = code  # where packed code is
         self._runs_as = runs_as
+        self._complaints: dict[str, Said] = {}
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.identity = identity(root)
@@ -66,6 +69,23 @@ class LeaseFolders:
             raise WorldFailed(
                 say("adapters.folder_unusable", root=root, error=os_words(error)), code="folder_unusable"
             ) from error
+
+    def _look_at_each(
+        self, leases: Collection[str], look: Callable[[str], Iterable[Observation]]
+    ) -> list[Observation]:
+        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
+        found: dict[str, Said] = {}
+        seen: list[Observation] = []
+        for lease in leases:
+            try:
+                seen += look(lease)
+            except (BrimfulError, OSError, LookupError, TypeError, ValueError, OverflowError) as error:
+                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
+                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
+                if self._complaints.get(lease) != found[lease]:
+                    log.warning("%s", found[lease])
+        self._complaints = found
+        return seen
 
     def _code_of(self, job: Job) -> dict[str, str] | None:
         """The archive that its runner unpacks."""
@@ -175,7 +195,7 @@ def second(value: object) -> int:
 
 
 def kept_work_s(
-    folder: Path, started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None
+    started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None, *, is_done: bool
 ) -> float | None:
     """Work of this lease that a later one need not do again: up to its last whole checkpoint.
 
@@ -185,7 +205,7 @@ def kept_work_s(
     if not isinstance(speed, int | float) or not 0 <= speed <= MOST_SPEED:
         return None
     ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
-    if is_done(folder, ended):
+    if is_done:
         return speed * ran_s
     sealed_s = ended.get("sealed_s")  # its runner looked; else we do, at seals that are parsed quickly
     if not isinstance(sealed_s, int):
@@ -195,12 +215,12 @@ def kept_work_s(
 
 
 def is_done(folder: Path, ended: Mapping[str, Any]) -> bool:
-    """It exited with 0, and not because it was told to stop: such an order may have come too late.
+    """It exited with 0, and not because somebody told it to: an order to stop may have come too late.
 
-    An order to stop counts also where it is a link that leads nowhere.
+    Where its runner did not say, an order counts also if it is a link that leads nowhere.
     """
-    untold = ended.get("told") is False or not os.path.lexists(folder / "stop.json")
-    return ended.get("exit_code") == 0 and untold
+    told = ended.get("told", os.path.lexists(folder / "stop.json"))
+    return ended.get("exit_code") == 0 and not told
 
 
 def each_lease(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import signal
 import socket
@@ -57,8 +56,6 @@ from brimful.language import Plain, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.meter.samples import GpuSample
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
-
-log = logging.getLogger("brimful")
 
 SHOWN_CHARS = 300
 NONE: tuple[Node, ...] = ()  # always the same: nothing has changed since it was last said
@@ -120,7 +117,6 @@ class LocalEngine(LeaseFolders):
         self._runners: dict[str, Runner] = {}
         self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
         self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
-        self._complaints: dict[str, Said] = {}
         self._cloud = cloud_word(notices)
 
     def under_notice(self) -> Said | None:
@@ -221,14 +217,14 @@ class LocalEngine(LeaseFolders):
         stop = facts(folder / "stop.json")
         if not stop or not isinstance(stop.get("deadline_s"), int):
             stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
-            with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
-                # Also where nothing has begun: whoever is asked to start it later, and too late, finds this.
-                folder.mkdir(exist_ok=True, mode=0o700)
-                write_json(folder / "stop.json", stop)
-            runner = (facts(folder / "started.json") or {}).get("pid")
-            if isinstance(runner, int) and held(folder / "runner.lock"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(runner, signal.SIGTERM)
+            try:
+                with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
+                    # Also where nothing has begun: whoever is asked to start it too late finds this.
+                    folder.mkdir(exist_ok=True, mode=0o700)
+                    write_json(folder / "stop.json", stop)
+            finally:  # a full disk keeps no job from its stop
+                is_told = _told_runner(folder)
+            if is_told:
                 return
         self._end_orphans(lease, deadline_s=stop["deadline_s"])
 
@@ -247,20 +243,8 @@ class LocalEngine(LeaseFolders):
                 write_json(path, notice, mode=NOTICE_MODE)
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
         self._reap()
-        found: dict[str, Said] = {}
-        seen: list[Observation] = []
-        for lease in leases:
-            try:
-                seen += self._look(lease)
-            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
-                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
-                if self._complaints.get(lease) != found[lease]:
-                    log.warning("%s", found[lease])
-        self._complaints = found
-        return seen
+        return self._look_at_each(leases, self._look)
 
     def living(self) -> list[str]:
         """Leases of which any process lives, whoever asked for it."""
@@ -314,7 +298,7 @@ class LocalEngine(LeaseFolders):
                 "at_s": None if started is None else _last_seen_s(folder, started),
             }
         began_s = None if started is None else second(started["at_s"])
-        cause, code = self._cause(folder, ended, began_s=began_s), exit_code_of(ended.get("exit_code"))
+        cause, code = _cause(folder, ended, began_s=began_s), exit_code_of(ended.get("exit_code"))
         ended_s = None if ended.get("at_s") is None else max(began_s or 0, second(ended["at_s"]))
         yield Observation(
             lease=lease,
@@ -323,24 +307,17 @@ class LocalEngine(LeaseFolders):
             ended_s=ended_s,
             # What is sent away may have left with 0, and is not done for that.
             exit_code=code or None if cause == "preempted_by_engine" else code,
-            problem=said_by_anybody(ended["problem"]),
-            kept_work_s=None if started is None else kept_work_s(folder, started, ended, ended_s),
+            problem=say("adapters.sent_away")
+            if ended.get("sent_away")
+            else said_by_anybody(ended["problem"]),
+            kept_work_s=None
+            if started is None
+            else kept_work_s(started, ended, ended_s, is_done=cause == "finished"),
             cause=cause,
             exit_codes=tuple(map(exit_code_of, _listed(ended.get("exit_codes")))),
             resumes_s=None if started is None else self._resumes_s(folder),
             moved_bytes=read_carried(folder).moved_bytes,
         )
-
-    def _cause(self, folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Cause:
-        """Whose doing its end was."""
-        if os.path.lexists(folder / "stop.json"):
-            return "finished" if is_done(folder, ended) else "stopped_by_us"
-        if ended.get("taken") is True:
-            return "preempted_by_engine"
-        code = ended.get("exit_code")
-        if code is None and began_s is not None and began_s < (boot_s() or 0):
-            return "node_lost"
-        return "finished" if code == 0 else "failed"
 
     def _resumes_s(self, folder: Path) -> int | None:
         found = (facts(folder / "child.json") or {}).get("resumes_s")
@@ -416,6 +393,28 @@ class LocalEngine(LeaseFolders):
         if group is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, number)
+
+
+def _told_runner(folder: Path) -> bool:
+    runner = (facts(folder / "started.json") or {}).get("pid")
+    if not isinstance(runner, int) or not held(folder / "runner.lock"):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(runner, signal.SIGTERM)
+    return True
+
+
+def _cause(folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Cause:
+    """Whose doing its end was."""
+    if is_done(folder, ended):
+        return "finished"
+    if os.path.lexists(folder / "stop.json"):
+        return "stopped_by_us"
+    if ended.get("taken") is True or ended.get("sent_away") is True:
+        return "preempted_by_engine"
+    if ended.get("exit_code") is None and began_s is not None and began_s < (boot_s() or 0):
+        return "node_lost"
+    return "failed"
 
 
 def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:

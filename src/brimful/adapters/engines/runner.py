@@ -38,36 +38,28 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from brimful.adapters.code import unpack
 from brimful.adapters.engines import isolation
 from brimful.adapters.engines.checkpoints import make_ready, sealed_in, take_over
-from brimful.adapters.engines.cloud_word import cloud_word
-from brimful.adapters.engines.logs import name_of, shorten
+from brimful.adapters.engines.logs import name_of
 from brimful.adapters.engines.processes import born
+from brimful.adapters.engines.watch import FAILED, StoppedBeforeBegun, Watch, signal_group
 from brimful.adapters.files import discard, read_json, write_json, write_reserved
 from brimful.adapters.objects.carriage import Carriage
 from brimful.adapters.objects.store import is_store
-from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.errors import BadInput, Said, WorldFailed
 from brimful.job import newest
 from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 
-if TYPE_CHECKING:
-    from brimful.adapters.providers.notices import Notice
-
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
-BEAT_S = 1.0  # between two signs of life, and two looks at the log
-HURRY_S = 0.05  # between two looks at a log that grows too fast for that
-SENDING = 2  # of the time a cloud leaves, the job has one part to save in and its carrier one to send in
-GRACE_S = 10  # where neither the stop nor the order says
+HEARS_S = 1.0  # how much later than its job a runner may hear the engine's signal
 PROBLEM_CHARS = 500
 WORK = "work"
 BEGINS = b"\x1ebrimful "  # begins the line after which all is the job's own
-# In the folder of a gang whose ranks have runners of their own: why the others end.
-FAILED, TAKEN = "failed", "taken"
 
 
 def main(folder: Path) -> int:
@@ -94,20 +86,20 @@ def main(folder: Path) -> int:
         try:
             (folder / "beat").touch(mode=0o600)
             # Before anybody can learn our pid and signal it.
-            watch = _Watch(folder, order)
+            watch = Watch(folder, order)
             asked = {key: order.get(key) for key in ("speed", "checkpoints")}
             began = _Began()
             write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **asked})
             log = _open_log(folder, order)
         except OSError as error:
             where = str(folder)[:PROBLEM_CHARS]
-            _write_end(
-                folder, _End(None, say("adapters.cannot_begin_in", folder=where, error=os_words(error)))
-            )
+            end = _End(None, say("adapters.cannot_begin_in", folder=where, error=os_words(error)))
+            _mark_failed(order, end)  # or the other ranks would wait for this one for ever
+            _write_end(folder, end)
             return 1
         with log:
             end, carriage = _End(None, say("adapters.stopped_before_begun")), Carriage(folder, order)
-            with contextlib.suppress(_StoppedBeforeBegun):
+            with contextlib.suppress(StoppedBeforeBegun):
                 with watch.preparing():
                     failed = _unpacked(folder, order)
                 end = failed or _run(folder, order, log, lock.fileno(), watch=watch, carriage=carriage)
@@ -119,7 +111,7 @@ def main(folder: Path) -> int:
             end = end._replace(
                 problem=say("adapters.machine_taken", cloud=order["notices"].partition("@")[0])
             )
-        _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, told=watch.told, taken=watch.taken)
+        _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, watch=watch)
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
@@ -132,10 +124,6 @@ def _sealed_s(order: dict[str, Any], carriage: Carriage) -> int:
         return sent_s
     last = newest(Path(order["checkpoints"]))
     return 0 if last is None else last.at_s
-
-
-class _StoppedBeforeBegun(Exception):
-    """It was told to stop while its checkpoints were made ready: raised by the signal, wherever that is."""
 
 
 class _Began:
@@ -250,8 +238,7 @@ def _write_end(
     *,
     at_s: int | None = None,
     sealed_s: int = 0,
-    told: bool = False,
-    taken: bool = False,
+    watch: Watch | None = None,
 ) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
@@ -259,14 +246,15 @@ def _write_end(
         "problem": as_record(end.problem),
         "sealed_s": sealed_s,  # when its newest checkpoint was
         "exit_codes": list(end.exit_codes) if len(end.exit_codes) > 1 else [],
-        "told": told,  # somebody had asked it to end
-        "taken": taken,  # and that was the cloud, which takes the machine back
+        "told": watch is not None and watch.told,  # somebody had asked it to end
+        "taken": watch is not None and watch.taken,  # and that was the cloud, which takes the machine back
+        "sent_away": watch is not None and watch.sent_away,  # or somebody else who is not ours
     }
     write_reserved(folder / "ended.json", ended)
 
 
 def _run(
-    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: _Watch, carriage: Carriage
+    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: Watch, carriage: Carriage
 ) -> _End:
     """Start the job, wait for its end and for the end of everything it started."""
     try:
@@ -281,7 +269,7 @@ def _run(
     with contextlib.suppress(OSError):
         write_json(folder / "child.json", {"group": job.pid, "born": born(job.pid), "resumes_s": resumes_s})
     job.go()
-    watch.over(job.pid)
+    watch.over(job)
     first, problem = 0, None
     for rank, how in job.ends():
         if how is not None and problem is None:
@@ -289,9 +277,12 @@ def _run(
             if len(_ranks(order)) > 1:
                 problem = say("adapters.rank_failed", rank=Plain(rank), how=how)
                 watch.ask()  # a gang ends whole: the others would wait for this one for ever
-    _signal_group(job.pid, signal.SIGKILL)
-    codes = [128 - code if code < 0 else code for code in job.wait()]
+    signal_group(job.pid, signal.SIGKILL)
+    hears = order.get("hears_engine") and isolation.code_unreaped(job.pid) == -signal.SIGTERM
+    if hears and not watch.told:
+        time.sleep(HEARS_S)  # whoever ends all processes of a job gets to us after the job
     watch.let_go()
+    codes = [128 - code if code < 0 else code for code in job.wait()]
     _end_the_rest(but=carriage.pid)
     carriage.finish()
     return _End(codes[first], problem, codes)
@@ -303,7 +294,7 @@ def _ranks(order: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _start(
-    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: _Watch, carriage: Carriage
+    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: Watch, carriage: Carriage
 ) -> tuple[_Ranks | isolation.Isolated, int]:
     """The job, and when the checkpoint it goes on from was sealed."""
     if not order.get("readies", True):
@@ -324,8 +315,8 @@ def _start(
     try:
         with watch.preparing():
             found = job.prepared() or {"said": [], "resumes_s": 0}
-    except _StoppedBeforeBegun:
-        _signal_group(job.pid, signal.SIGKILL)
+    except StoppedBeforeBegun:
+        signal_group(job.pid, signal.SIGKILL)
         job.wait()
         raise
     again = {str(each) for each in fetched}
@@ -382,7 +373,7 @@ class _Ranks:
                     )
             except OSError:
                 if self._ranks:
-                    _signal_group(self._ranks[0].pid, signal.SIGKILL)
+                    signal_group(self._ranks[0].pid, signal.SIGKILL)
                 raise
 
     @property
@@ -408,6 +399,9 @@ class _Ranks:
         for _ in self._ranks:
             yield ended.get()
 
+    def is_over(self) -> bool:
+        return all(isolation.is_over(rank.pid) for rank in self._ranks)
+
     def wait(self) -> list[int]:
         return [rank.wait() for rank in self._ranks]
 
@@ -425,137 +419,6 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
             return NOT_FOUND, say("adapters.no_job_command_private", command=command, folders=private)
         return NOT_FOUND, say("adapters.no_job_command", command=command)
     return NOT_STARTED, say("adapters.cannot_start_command", command=command, error=os_words(error))
-
-
-class _Watch:
-    """Beside the waiting: gives a sign of life, passes a stop on, and kills when its grace is over."""
-
-    def __init__(self, folder: Path, order: dict[str, Any]) -> None:
-        self._folder = folder
-        self._log_bytes: int | None = order.get("log_bytes")
-        self._logs = [folder / name_of(rank) for rank in range(len(_ranks(order)))]
-        self._own_grace_s: int = order.get("grace_s", GRACE_S)
-        self._gang = Path(order["gang"]) if order.get("gang") else None  # of ranks with other runners
-        self._group: int | None = None
-        self._deadline_s: float | None = None
-        self._cloud = cloud_word(order.get("notices") or "")
-        self._warned = False  # of the cloud, which may yet call it off
-        self.taken = False  # by the cloud
-        self.prepares = False  # checkpoints are fetched and hashed, which may take hours
-        # An engine that ends all processes of a job has told the job by then: it is not told twice.
-        passes_on = not order.get("hears_engine")
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask(passes_on=passes_on))
-        for wakes in (signal.SIGALRM, signal.SIGURG):
-            signal.signal(wakes, lambda _signal, _frame: self._look())
-        signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
-
-    @contextlib.contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Whoever wants it to stop meanwhile need not wait."""
-        self.prepares = True
-        try:
-            yield
-        finally:
-            self.prepares = False
-
-    @property
-    def told(self) -> bool:
-        return self._deadline_s is not None
-
-    def over(self, group: int) -> None:
-        self._group = group
-        if (self._folder / "stop.json").exists():  # it was asked for before there was anything to stop
-            self.ask()
-
-    def let_go(self) -> None:
-        self._group = None
-
-    def ask(self, *, passes_on: bool = True, most_s: int | None = None) -> None:
-        """Have the job end: a signal, its grace, the last signal."""
-        if self.prepares:
-            raise _StoppedBeforeBegun
-        if self._group is None or self._deadline_s is not None:
-            return
-        self._deadline_s = float("inf")  # first of all: another signal may come in between
-        grace_s = self._grace_s() if most_s is None else min(self._grace_s(), most_s)
-        self._deadline_s = time.monotonic() + grace_s
-        with contextlib.suppress(OSError):  # a full disk must not keep the signal from it
-            notice = {"deadline_s": int(time.time()) + grace_s}
-            write_json(isolation.notice_file(self._folder), notice, mode=isolation.NOTICE_MODE)
-        if passes_on:
-            _signal_group(self._group, signal.SIGTERM)
-        signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
-
-    def _heed(self, notice: Notice | None) -> None:
-        """Pass the cloud's word on as if it were ours: the file, and the signal once it is certain.
-
-        What it may call off leaves the job at work, as our own warnings do, until saving and sending take
-        what is left of the time.
-        """
-        path = isolation.notice_file(self._folder)
-        if notice is None:
-            if self._warned:
-                path.unlink(missing_ok=True)
-            self._warned = False
-            return
-        left_s = notice.deadline_s - time.time()
-        if notice.may_stay and left_s > SENDING * self._own_grace_s:
-            if not self._warned:
-                said = {"deadline_s": int(notice.deadline_s), "may_stay": True}
-                write_json(path, said, mode=isolation.NOTICE_MODE)
-            self._warned = True
-            return
-        self.taken = True
-        if self._gang is not None:
-            (self._gang / TAKEN).touch()
-        self.ask(most_s=max(1, int(left_s / SENDING)))
-
-    def _grace_s(self) -> int:
-        with contextlib.suppress(BrimfulError, OSError, TypeError, ValueError):
-            return max(
-                1, int((read_json(self._folder / "stop.json") or {}).get("grace_s", self._own_grace_s))
-            )
-        return self._own_grace_s
-
-    def shorten_logs(self) -> bool:
-        """Whether there was anything to shorten."""
-        found = False
-        with contextlib.suppress(OSError):
-            for log in self._logs if self._log_bytes else ():
-                found |= shorten(log, keep_bytes=self._log_bytes or 0)
-        return found
-
-    def _look(self) -> None:
-        with contextlib.suppress(OSError):
-            os.utime(self._folder / "beat")
-        if self.shorten_logs():
-            # A quick writer fills a disk within seconds: look again soon.
-            signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
-        if self._group is None and not self.prepares:
-            return
-        if self._deadline_s is None:
-            # The signal did not reach us; or a gang ends whole, since the others would wait for ever.
-            gang_ends = self._gang is not None and any(
-                (self._gang / each).exists() for each in (FAILED, TAKEN)
-            )
-            if gang_ends or (self._folder / "stop.json").exists():
-                self.ask()
-            elif self._cloud is not None:
-                with contextlib.suppress(OSError):
-                    self._heed(self._cloud.notice)
-            return
-        left_s = self._deadline_s - time.monotonic()
-        if self._group is None:
-            return
-        if left_s <= 0:
-            _signal_group(self._group, signal.SIGKILL)
-        elif left_s < BEAT_S:
-            signal.setitimer(signal.ITIMER_REAL, left_s, BEAT_S)
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
 
 
 def _adopt_orphans() -> None:

@@ -38,15 +38,16 @@ def _money(sooner_s: float, saved_usd: float | None) -> list[str]:
 
 def run(args: argparse.Namespace) -> Answer:
     """The recorded jobs through the same `tick`: nothing here that `brimful simulate` would not say."""
+    sites = read_settings().engines_folder / "sites"
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,29}", args.site):
-        raise BadInput(say("operate.not_observed", site=Quoted(args.site[:60])))
-    folder = read_settings().engines_folder / "sites" / args.site
+        raise BadInput(say("operate.not_observed", site=Quoted(args.site[:60]), folder=sites))
+    folder = sites / args.site
     record = read_record(folder)
     jobs = record.jobs
     now_s = record.looked[-1][1] if record.looked else 0
     begun = [job for job in jobs.values() if job.started_s is not None and job.gpus]
     if not begun or not (folder / TRACE).exists():
-        raise NotFound(say("operate.not_observed", site=Quoted(args.site)))
+        raise NotFound(say("operate.not_observed", site=Quoted(args.site), folder=sites))
     nodes = parse_fleet(str(folder / FLEET))
     types = {node.gpu for node in nodes}
     trace, _ = read([str(folder / TRACE)], lenient=False, gpu_types=types, otherwise=types)

@@ -245,12 +245,18 @@ def banner(
     first = f"submit -- {f'python {example}' if Path(example).is_file() else 'echo hello'}"
     if teams and "default" not in teams:
         first = f"admin tokens add alice --tenant {min(teams)}"
+    moved = f"BRIMFUL_ENGINES={shlex.quote(settings.engines)} " if settings.engines else ""
+    watched = [
+        say("server.site_watched", site=each.site, command=f"{moved}{called} admin observed {each.site}")
+        for each in settings.declared_sites
+        if each.mode == "observe"
+    ]
     title = words("server.is_up", version=__version__)
     if jobs:
         title = words("server.is_up_with", up=title, jobs=count("job", jobs), running=len(fleet.open_leases))
     facts = {
         "console": [console],
-        "fleet": [told(said) for said in (*_nodes_said(nodes), *_problems_said(problems or {}))],
+        "fleet": [told(said) for said in (*_nodes_said(nodes), *watched, *_problems_said(problems or {}))],
         "policy": [settings.chosen_policy.text],
         "market": [told(decided_by_bids(market.pools))] if market else [],
         "data": [str(settings.folder)],

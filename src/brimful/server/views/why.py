@@ -62,7 +62,8 @@ def _ahead(reader: Reader, name: str) -> int:
 def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Iterator[Sentence]:
     """Where it is, and how that was chosen."""
     types, predicted = reader.rules.types, bool(state.job.rates)
-    yield say("server.placed", gpus=count("gpu", lease.size), gpu=lease.gpu, node=lease.node, site=lease.site)
+    nodes = ", ".join(name for name, _ in lease.parts)
+    yield say("server.placed", gpus=count("gpu", lease.size), gpu=lease.gpu, node=nodes, site=lease.site)
     if predicted:
         yield say("server.placed_speed", speed=Number(lease.speed, 2))
     how = say(f"server.chosen_{'unpredicted' if types == 'cheap' and not predicted else types}")

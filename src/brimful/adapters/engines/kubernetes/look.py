@@ -187,7 +187,9 @@ def _disrupted(rank: Rank) -> tuple[Cause, Said]:
 
 def _without_an_end(ranks: Sequence[Rank]) -> tuple[Cause, Said] | None:
     """Somebody deleted a Pod; or the kubelet refused or evicted it before it began, and says why."""
-    those = [rank for rank in ranks if not rank.end or (rank.is_deleted and not _by_itself(rank))]
+    those = [
+        rank for rank in ranks if not rank.end or rank.is_told or (rank.is_deleted and not _by_itself(rank))
+    ]
     if not those:
         return None
     told = next((rank.status for rank in those if rank.status.get("reason")), {})

@@ -25,7 +25,7 @@ from brimful.adapters.engines.gangs import (
     ranks_of,
 )
 from brimful.adapters.engines.ray.agent import RayAgent
-from brimful.adapters.engines.runner import SENDING
+from brimful.adapters.engines.watch import SENDING
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause, Parts
 from brimful.fleet.state import Node

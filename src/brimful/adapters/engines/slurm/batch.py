@@ -5,6 +5,7 @@ submitted.json   Slurm's number for it, and when we handed it in
 won              a folder that one job can make: it runs the lease, and no other ever does; `id` is its number
 master.json      the port at which the ranks meet, chosen by the first of them on its own machine
 failed           "RANK CODE" of the rank that failed first: the others end then
+taken            the nodes that the cloud takes back, as their runners heard: all ranks end then
 handed_back.json Slurm kept it waiting, and for what
 ranks/N          the folder of each rank's runner (runner.py), with its log
 """

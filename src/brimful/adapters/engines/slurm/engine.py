@@ -8,7 +8,6 @@ GPUs of a node: nodes are filled by count.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections import Counter
@@ -30,15 +29,15 @@ from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.tenants import Tenants, give_folder
 from brimful.adapters.engines.slurm.text import JobRow, NodeRow
 from brimful.adapters.engines.users import JobUsers
+from brimful.adapters.engines.watch import TAKEN
 from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
 from brimful.adapters.sites import Site, Surroundings, needs_nothing_else, options_of
-from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.errors import BadInput, Said, WorldFailed
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import Node
+from brimful.job import read_plain
 from brimful.language import os_words, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
-
-log = logging.getLogger("brimful")
 
 SUBMITS_AT_ONCE = 4  # sbatch is 55 a second one by one, 84 with four (22.05, measured)
 TAKEN_S = 300.0  # a node that its cloud takes back is gone by then, and Slurm has seen it
@@ -112,9 +111,9 @@ class SlurmEngine(LeaseFolders):
         self._told: dict[str, list[JobRow]] = {}  # leases that were told to run, and what Slurm said of them
         self._pending: dict[str, float] = {}  # since when we have seen it wait
         self._held: dict[str, float] = {}  # until when a node is not offered
+        self._late: dict[str, float] = {}  # of leases that were told to stop: when Slurm is to end them
         self._skews: dict[str, float] = {}
         self._closed: dict[str, Said] = {}
-        self._complaints: dict[str, Said] = {}
 
     def admit(self, tenant: str) -> None:
         """Slurm keeps users apart: where each tenant has its own, they may share the site."""
@@ -336,21 +335,17 @@ class SlurmEngine(LeaseFolders):
         for lease in leases:
             rows = [row for row in known.get(lease, []) if row.state in look.LIVING]
             its = {_base(row.job) for row in rows}
+            is_late = self._clock() > self._late.setdefault(lease, self._clock() + grace_s + LATE_S)
             if lease in new or any(row.state in look.WAITING for row in rows):
                 ids.extend(its)
-            elif its and time.time() > self._deadline_s(lease) + LATE_S:
-                late.extend(its)
+            elif is_late or lease in failed:  # a folder that is full or read-only keeps no job from its stop
+                late.extend(_base(row.job) for row in rows if row.state != "COMPLETING")
         if ids:
             self._commands.cancel_pending(ids)
             self._commands.wake(ids)
         if late:
             self._commands.end(late)
         return failed
-
-    def _deadline_s(self, lease: str) -> float:
-        with self._as_tenant(lease):
-            found = (facts(self._folder(lease) / "stop.json") or {}).get("deadline_s")
-        return found if isinstance(found, int) else 0.0
 
     def _write_stop(self, lease: str, *, grace_s: int) -> bool:
         """Where nothing has begun too: a job that comes too late finds this. Whether it is new."""
@@ -382,30 +377,27 @@ class SlurmEngine(LeaseFolders):
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         jobs, self._jobs = self._poll() if self._jobs is None else self._jobs, None
-        found: dict[str, Said] = {}
-        seen: list[Observation] = []
         forgotten: list[str] = []
-        for lease in leases:
-            try:
-                with self._as_tenant(lease):
-                    seen += self._look(lease, jobs.get(lease, []), forgotten)
-            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
-                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
-                if self._complaints.get(lease) != found[lease]:
-                    log.warning("%s", found[lease])
+
+        def look_at(lease: str) -> list[Observation]:
+            with self._as_tenant(lease):
+                return list(self._look(lease, jobs.get(lease, []), forgotten))
+
+        seen = self._look_at_each(leases, look_at)
         seen += self._remembered(forgotten)
         self._hand_back(leases, jobs)
-        self._complaints = found
-        if len(self._told) + len(self._pending) > 2 * len(leases) + 100:
+        if len(self._told) + len(self._pending) + len(self._late) > 2 * len(leases) + 100:
             self._told = {lease: rows for lease, rows in self._told.items() if lease in leases}
             self._pending = {lease: at for lease, at in self._pending.items() if lease in leases}
+            self._late = {lease: at for lease, at in self._late.items() if lease in leases}
         return seen
 
     def _look(self, lease: str, rows: list[JobRow], forgotten: list[str]) -> Iterator[Observation]:
+        folder = self._folder(lease)
+        if self._notices:
+            self._hold_taken(folder / TAKEN)
         if rows and self._told.get(lease) == rows and rows[0].state in ("RUNNING", "PENDING"):
             return  # nothing new: of two thousand that run or wait, no file is opened
-        folder = self._folder(lease)
         submitted = read_json(folder / "submitted.json", most_bytes=NOTE_BYTES)
         if not rows and submitted is None and not (folder / "won").exists():
             yield Observation(lease=lease, state="absent")
@@ -422,7 +414,6 @@ class SlurmEngine(LeaseFolders):
         self._pending.pop(lease, None)
         ranks = look.ranks_of(folder, self._count(folder, submitted))
         skew_s = self._skew(lease, submitted, ranks)
-        self._hold_taken(submitted, ranks)
         if row.state not in look.LIVING:
             yield look.ended(lease, folder, ranks, row.state, skew_s=skew_s)
         elif row.state == "COMPLETING" and self._is_clear(folder, ranks):
@@ -433,12 +424,12 @@ class SlurmEngine(LeaseFolders):
                 self._told[lease] = rows
             yield running or look.waiting(lease, "")
 
-    def _hold_taken(self, submitted: Mapping[str, Any] | None, ranks: Sequence[look.Rank]) -> None:
-        """Runners alone hear what a cloud says of a node; Slurm goes on offering it."""
-        for node, rank in zip((submitted or {}).get("nodes", ()), ranks, strict=False):
-            if look.is_taken(rank):
-                left_s = TAKEN_S - (time.time() - look.ended_s(rank))
-                self._held[node] = max(self._held.get(node, 0.0), self._clock() + left_s)
+    def _hold_taken(self, taken: Path) -> None:
+        """Runners alone hear what a cloud says of a node, while it still runs; Slurm goes on offering it."""
+        with contextlib.suppress(FileNotFoundError):
+            until = self._clock() + TAKEN_S - (time.time() - taken.stat().st_mtime)
+            for node in read_plain(taken, below=taken.parent, most_bytes=NOTE_BYTES).decode().split():
+                self._held[node] = max(self._held.get(node, 0.0), until)
 
     def _is_clear(self, folder: Path, ranks: Sequence[look.Rank]) -> bool:
         """Whether its runners alone say how it ended: who was told to end, and not by us, Slurm sent away."""

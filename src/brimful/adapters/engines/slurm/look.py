@@ -108,7 +108,7 @@ def ended(lease: str, folder: Path, ranks: Sequence[Rank], state: str, *, skew_s
     over_s = None if began_s is None else max(began_s, *(ended_s(rank) for rank in ranks))
     kept_s = None
     if began_s is not None and over_s is not None and ranks[0].started is not None:
-        kept_s = kept_work_s(ranks[0].folder, ranks[0].started, ranks[0].ended or {}, over_s)
+        kept_s = kept_work_s(ranks[0].started, ranks[0].ended or {}, over_s, is_done=cause == "finished")
     return Observation(
         lease=lease,
         state="ended",
@@ -137,7 +137,7 @@ def is_taken(rank: Rank) -> bool:
 
 
 def first_failed(folder: Path, ranks: Sequence[Rank]) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, IndexError):  # on a full disk the mark is empty
         rank = int((folder / "failed").read_text(errors="replace").split()[0])
         return rank if 0 <= rank < len(ranks) else None
     return next((i for i, rank in enumerate(ranks) if _code(rank) not in (0, None)), None)
@@ -150,21 +150,34 @@ def started_s(ranks: Sequence[Rank]) -> int | None:
 
 
 def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> tuple[Said | None, Cause]:
-    if (folder / "stop.json").exists():
-        were_faster = all(rank.ended is not None and is_done(rank.folder, rank.ended) for rank in ranks)
-        return _problem(ranks, first), "finished" if ranks and were_faster else "stopped_by_us"
-    is_whole = all(rank.ended is not None for rank in ranks)
-    if by := next((rank for rank in ranks if is_taken(rank)), None):
-        return said_by_anybody((by.ended or {})["problem"]), "preempted_by_engine"
-    by_itself = is_whole and not any(map(is_told, ranks))  # its end came before Slurm's
-    if state in NODE_LOST and not by_itself:
-        return say("slurm.node_lost"), "node_lost"
-    if state in SENT_AWAY and not by_itself:
-        return _sent_away(folder, ranks, state), "preempted_by_engine"
+    if ranks and all(rank.ended is not None and is_done(rank.folder, rank.ended) for rank in ranks):
+        return None, "finished"  # before anybody else could end it
     said = _problem(ranks, first)
+    if (folder / "stop.json").exists():
+        return said, "stopped_by_us"
+    is_whole = all(rank.ended is not None for rank in ranks)
+    if not is_whole or any(map(is_told, ranks)):  # else its end came before Slurm's
+        by_others = _by_others(folder, ranks, state, is_whole=is_whole)
+        if by_others is not None:
+            return by_others
     if said is None and not is_whole:
         said = say("slurm.vanished", state=verbatim(state)) if state else say("adapters.vanished")
-    return said, "finished" if said is None and first is None else "failed"
+    return said, "failed"
+
+
+def _by_others(
+    folder: Path, ranks: Sequence[Rank], state: str, *, is_whole: bool
+) -> tuple[Said | None, Cause] | None:
+    """Who ended it, where that is neither the job nor we."""
+    if by := next((rank for rank in ranks if is_taken(rank)), None):
+        return said_by_anybody((by.ended or {})["problem"]), "preempted_by_engine"
+    if state in NODE_LOST:
+        return say("slurm.node_lost"), "node_lost"
+    if state in SENT_AWAY:
+        return _sent_away(folder, ranks, state), "preempted_by_engine"
+    if is_whole and any((rank.ended or {}).get("sent_away") for rank in ranks):
+        return say("adapters.sent_away"), "preempted_by_engine"  # though Slurm may call it completed
+    return None
 
 
 def _sent_away(folder: Path, ranks: Sequence[Rank], state: str) -> Said:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from brimful.adapters.engines import runner
+from brimful.adapters.engines.watch import FAILED, TAKEN
 from brimful.adapters.files import read_json, write_json
 
 LOOK_S = 0.1
@@ -43,8 +44,10 @@ def main(folder: Path) -> int:
 
 def _first_has_begun(folder: Path) -> bool:
     """The first rank makes the checkpoints ready, for all; False where the lease is over before that."""
-    while not (folder / "ranks" / "0" / "child.json").exists():
-        if any((folder / name).exists() for name in ("stop.json", "failed")):
+    first = folder / "ranks" / "0"
+    while not (first / "child.json").exists():
+        is_over = read_json(first / "ended.json") is not None
+        if is_over or any((folder / name).exists() for name in ("stop.json", FAILED, TAKEN)):
             return False
         time.sleep(LOOK_S)
     return True

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from brimful.adapters.engines import local
+from brimful.adapters.engines import lease_folders
 from brimful.adapters.engines.agent import NodeAgent
 from brimful.adapters.engines.ssh.wire import error_out, node_in, part_in, seen_out
 from brimful.errors import BrimfulError
@@ -58,7 +58,7 @@ class Answers:
 
 
 def main() -> None:
-    local.log.disabled = True  # what it would complain of is told
+    lease_folders.log.disabled = True  # what it would complain of is told
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else prints must not be taken for an answer
 
