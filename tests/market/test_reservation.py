@@ -101,9 +101,7 @@ def test_a_window_that_is_over_is_on_the_invoice_and_says_what_was_idle() -> Non
     name = books.buy(gpus=4, hours=10)
     books.give_back(name, at_s=5 * HOUR_S, gpus=2)
     books.write(ReservationEnded(at_s=10 * HOUR_S, reservation=name))
-    for event in books.log:
-        invoices.apply(event)
-    (line,) = invoices.lines
+    (line,) = [line for event in books.log for line in invoices.apply(event)]
     assert (line.team, line.job, line.gpu_s) == ("ann", name, 30 * HOUR_S)
     assert line.microusd == line.idle_microusd == 40 * UNIT - 10 * UNIT // 2
     assert line.microusd == books.ledger.balance("site:here")
