@@ -254,7 +254,7 @@ def test_an_end_is_told_as_it_was(shop: Shop) -> None:
         "d.1": (["/etc/passwd"], 126, "adapters.cannot_start_command"),
     }
     for lease, (command, _, _) in ends.items():
-        shop.start(command, lease)
+        shop.start(command, lease, env=(("PATH", "/usr/bin:/bin"),))  # none of them private, wherever we are
     for lease, (_, code, said) in ends.items():
         seen = shop.ended(lease)
         assert (seen.exit_code, code_of(seen.problem)) == (code, said)

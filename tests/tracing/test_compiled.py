@@ -186,6 +186,22 @@ def test_models_may_be_compiled_in_any_way(how: Callable[[Any], nn.Module]) -> N
     assert not codes(trace) & {"unfused", "not_compiled"}
 
 
+def test_a_process_group_does_not_make_dynamo_forget_pytorchs_own_ops() -> None:
+    from torch._dynamo import trace_rules
+
+    def counted(x: Any) -> Any:
+        return x + torch.arange(x.numel(), device=x.device)
+
+    def program() -> None:
+        trace_rules.clear_lru_cache()  # as torch.distributed.init_process_group does
+        calling(counted, fullgraph=True)()
+
+    trace_rules.clear_lru_cache()  # and as it did before the trace
+    trace = traced(program)
+    assert graphs(trace) == 1
+    assert torch.arange in trace_rules.get_torch_obj_rule_map(), "and later code is compiled as ever"
+
+
 def test_functions_may_be_decorated_and_called_with_other_shapes() -> None:
     def program() -> None:
         @torch.compile(dynamic=True)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.errors import WorldFailed
 from brimful.language import say
-from brimful.tracing.compiling.compiled import compile_changes, forget_graphs
+from brimful.tracing.compiling.compiled import compile_changes, forget_graphs, know_ops
 from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.fakecuda import fake_cuda, patched, tensor_changes
 from brimful.tracing.recorder import CUDA, Recorder
@@ -28,6 +28,7 @@ def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[
     if not rough:
         load_shim()
         _keep_whole()
+        know_ops()
     recorder = Recorder(card, device="cpu" if rough else CUDA)
     with ExitStack() as stack:
         stack.enter_context(patched(tensor_changes(recorder)))

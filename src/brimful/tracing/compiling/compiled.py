@@ -57,8 +57,8 @@ def compile_changes(recorder: Recorder, made: Changes) -> Changes:
     """`torch.compile` for `patched`, beside the changes that were made already."""
     if not is_planned():
         return [(torch, "compile", _compile(lambda model, **_: model, recorder))]
+    from torch._dynamo import trace_rules
     from torch._dynamo.callback import CompilationCallbackHandler
-    from torch._dynamo.trace_rules import SKIP_DIRS, _recompile_re
     from torch.nn.modules import module
 
     # What stands in for an op of PyTorch's is an op of the graph, not code to look into.
@@ -68,9 +68,9 @@ def compile_changes(recorder: Recorder, made: Changes) -> Changes:
     # Frames of ours are no part of the user's program.
     here = Path(__file__).parent
     ours = [str(path) for folder in (here, here.parent) for path in folder.glob("*.py")]
-    if not set(ours) <= set(SKIP_DIRS):
-        SKIP_DIRS.extend(ours)
-        _recompile_re()
+    if not set(ours) <= set(trace_rules.SKIP_DIRS):
+        trace_rules.SKIP_DIRS.extend(ours)
+        trace_rules._recompile_re()
     compiling = CompilationCallbackHandler.install_callbacks
 
     @contextmanager
@@ -84,7 +84,16 @@ def compile_changes(recorder: Recorder, made: Changes) -> Changes:
         (inductor, "__call__", functools.partialmethod(_planned, recorder)),
         (CompilationCallbackHandler, "install_callbacks", unseen),
         (module, "_has_any_global_hook", lambda: False),
+        # `init_process_group` asks for it. Dynamo would look PyTorch's ops up again by name, and find ours.
+        (trace_rules, "clear_lru_cache", lambda: None),
     ]
+
+
+def know_ops() -> None:
+    """Have Dynamo look up PyTorch's ops by name while these names are still PyTorch's own."""
+    from torch._dynamo.trace_rules import get_torch_obj_rule_map
+
+    get_torch_obj_rule_map()
 
 
 def forget_graphs(recorder: Recorder) -> None:
