@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -46,6 +47,19 @@ def test_money_sums_to_the_micro_dollar_at_every_level(records: Records) -> None
             assert sum(child.gpu_s for child in children) == whole.gpu_s
             if whole.microusd is not None:
                 assert sum(child.microusd or 0 for child in children) == whole.microusd
+
+
+@given(clusters(), st.randoms(use_true_random=False))
+@settings(max_examples=60)
+def test_the_order_of_the_records_changes_nothing(records: Records, dice: Random) -> None:
+    other = replace(
+        records,
+        runs=dice.sample(records.runs, len(records.runs)),
+        paid=dice.sample(records.paid, len(records.paid)),
+        downs=dice.sample(records.downs, len(records.downs)),
+        waits=dice.sample(records.waits, len(records.waits)),
+    )
+    assert swept(other).tree.cells == swept(records).tree.cells
 
 
 @given(clusters(), st.sampled_from(("samples", "queue", "memory", "steps", "mfu")))

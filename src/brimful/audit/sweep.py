@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
+from typing import Any
 
 from brimful.audit.cards import card_leaves
 from brimful.audit.demand import Pool, Queue, match, never_needed, shown_walls
@@ -57,6 +58,7 @@ class Swept:
 
 def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> Swept:
     """Every GPU-second that was paid for between two moments, in its leaf."""
+    records = _in_order(records)
     tally = Tally(Calendar(zone, start_s=start_s, end_s=end_s))
     left_out = Counter(records.left_out)
     places, lots = _places(records, start_s, end_s, tally)
@@ -72,6 +74,26 @@ def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> 
         for leaf, cluster, gpu_s in records.totals:
             tally.cells[Cell(leaf, cluster, "", tally.calendar.days[0], 0)] += gpu_s
     return Swept(Tree.of(tally.cells, lots), start_s, end_s, tally.calendar, demand, left_out)
+
+
+def _in_order(records: Records) -> Records:
+    """The same records in one order: where rows claim more than there was, who is cut is not up to a file."""
+    return replace(
+        records,
+        runs=sorted(records.runs, key=_run_order),
+        paid=sorted(records.paid, key=_paid_order),
+        downs=sorted(records.downs, key=lambda d: (d.start_s, d.end_s, d.place, d.gpu, d.leaf, d.gpus or 0)),
+    )
+
+
+def _run_order(run: Run) -> tuple[Any, ...]:
+    parts = [(part.place, part.gpus, part.cards) for part in run.parts]
+    return run.start_s, run.end_s, run.job, parts, run.outcome, run.team, run.wall, run.gpu, run.user
+
+
+def _paid_order(paid: Paid) -> tuple[Any, ...]:
+    cost = -1 if paid.microusd is None else paid.microusd
+    return paid.place, paid.gpu, sorted(paid.walls), paid.start_s, paid.end_s, paid.gpus, cost, paid.unused
 
 
 def _clipped(paid: Paid, start_s: int, end_s: int) -> Paid | None:
