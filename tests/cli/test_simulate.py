@@ -178,7 +178,7 @@ def test_a_market_decides_who_runs_and_what_it_pays(capsys: pytest.CaptureFixtur
     ("market", "code", "values", "price"),
     [
         ("", None, {}, None),
-        ("all", "market.decides.all", {}, 1.72),
+        ("all", "market.decides.all", {}, 1.73),
         ("a100", "market.decides", {"pools": "a100"}, 1.16),
     ],
 )
