@@ -7,9 +7,11 @@ import pkgutil
 
 import pytest
 
-from bench import document, groups
+from bench import document, edf, groups
 from bench.__main__ import table
 from bench.measure import ENOUGH_S, ROOT, Benchmark, body, measure
+from brimful.sim.world import Arrival
+from tests.builders import a_job
 
 
 def a_benchmark(*, subject_s: float, peer_s: float, bar: float | None = None) -> Benchmark:
@@ -68,3 +70,14 @@ def test_every_table_a_group_measures_has_its_place_in_the_documentation() -> No
         assert hasattr(module, "TABLES") == hasattr(module, "tables"), found.name
         for name in getattr(module, "TABLES", ()):
             assert f"<!-- bench: {name} -->" in pages
+
+
+def test_edf_admits_a_job_only_where_every_admitted_deadline_is_still_kept() -> None:
+    asked = (("first", 2, 100), ("second", 1, 190), ("hopeless", 1, 120), ("patient", 1, None))
+    arrivals = [
+        Arrival(at_s=0, job=a_job(name, gpus=gpus, deadline_s=due_s), work_s=90.0)
+        for name, gpus, due_s in asked
+    ]
+    # On two GPUs: the first until 90 s, then the second beside the hopeless one, which is not admitted.
+    assert edf.met(arrivals, 2) == (2, 2)
+    assert edf.met(arrivals, 4) == (3, 3)

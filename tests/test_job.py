@@ -115,7 +115,14 @@ def test_what_was_killed_while_it_wrote_is_not_a_checkpoint(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "seal",
-    ["", "[]", "{}", '{"step": 1, "at_s": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}', "\0"],
+    [
+        *("", "[]", "{}", "\0"),
+        '{"step": 1, "at_s": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}',
+        # The carrier read one block after the other of a file that never seemed too short.
+        '{"step": 1, "at_s": 1, "files": {"brimful.json": {"bytes": 9000000000000000, "sha256": ""}}}',
+        # With its opposite beside it a sparse file of terabytes was within every limit.
+        '{"step": 1, "at_s": 1, "files": {"x": {"bytes": -9000000000000000, "sha256": ""}}}',
+    ],
 )
 def test_a_seal_that_cannot_be_read_is_none(tmp_path: Path, seal: str) -> None:
     (tmp_path / "brimful.json").write_text(seal)

@@ -41,7 +41,11 @@ ONLY_NAMES = {
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
     "fr": {
+        "Job",
+        "Jobs",
         "job",
+        "{n} job",
+        "{n} jobs",
         "job {job}",
         "job {name}",
         "{tokens} tokens/s",
@@ -78,6 +82,9 @@ SAME = {
         "{n} allocations",
     },
     "es": {
+        "Roles",
+        "Token",
+        "Tokens",
         "token",
         "{tokens} tokens/s",
         "GPU",
@@ -101,8 +108,11 @@ SAME = {
     "de": {
         "GPU",
         "GPUs",
+        "Job",
         "Jobs",
         "Lease",
+        "Token",
+        "Tokens",
         "normal",
         "{size} GPUs",
         "batch_size {size}",
@@ -168,7 +178,8 @@ def said_codes() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(
-                    func=ast.Name(id="say" | "words") | ast.Attribute(attr="refused"),
+                    func=ast.Name(id="say" | "words" | "os_errors_as" | "needs_package")
+                    | ast.Attribute(attr="refused"),
                     args=[ast.Constant(value=str(code)), *_],
                 ):
                     found.add(code)
@@ -180,7 +191,8 @@ def test_a_call_of_say_gives_what_its_sentence_names() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(
-                    func=ast.Name(id="say") | ast.Attribute(attr="refused") as func,
+                    func=ast.Name(id="say" | "os_errors_as" | "needs_package")
+                    | ast.Attribute(attr="refused") as func,
                     args=[ast.Constant(value=str(code)), *_],
                     keywords=given,
                 ):
@@ -189,9 +201,12 @@ def test_a_call_of_say_gives_what_its_sentence_names() -> None:
                     text = ENGLISH_TEXTS.get(code) or ENGLISH_TEXTS[f"{code}:other"]
                     text += ENGLISH_TEXTS.get(f"{code}.hint", "")
                     wanted = NAMES.findall(re.sub(r"\{\{|\}\}", "", text))
-                    # A row of a trace adds by itself where it is.
-                    added = {"where"} if isinstance(func, ast.Attribute) else set()
-                    assert {keyword.arg for keyword in given} | added == set(wanted), f"{path.name}: {code}"
+                    # A row of a trace adds where it is, a failure what went wrong; `code` is the error's own.
+                    added = {"refused": "where", "os_errors_as": "error", "needs_package": "name"}
+                    who = func.attr if isinstance(func, ast.Attribute) else func.id
+                    values = {keyword.arg for keyword in given} - {"code"} | {added.get(who)} - {None}
+                    optional = {"name"} if who == "needs_package" else set()
+                    assert values - optional == set(wanted) - optional, f"{path.name}: {code}"
 
 
 def test_no_value_is_named_code() -> None:

@@ -41,6 +41,7 @@ JUDGED: dict[str, str] = {
     "GATED_BYTES": "the same, gated and compiled",
     "GATED_EAGER_BYTES": "the same, gated and not compiled",
     "COPY_BYTES": "bytes moved for each number of a token's copy for an expert, compiled (True) and not",
+    "SCORE_BYTES": "bytes moved for each attention score that is written, compiled or by number format",
     "SLOWER_EXPERTS": "how much further the slow end lies with a mixture of experts",
     "OPTIMIZER_BYTES": "bytes moved for each trained parameter and step, by kind of kernel",
     "MICRO_BYTES": "bytes moved for each parameter and micro-step under autocast",

@@ -29,6 +29,7 @@ from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.ports import Failures, Observation, Start
 from brimful.server.app import make_app
 from brimful.server.auth import Access
+from brimful.server.rehearsing.rehearser import RehearsalTerms
 from brimful.server.service.budgets import BudgetAsked
 from brimful.server.service.idle import read_idle
 from brimful.server.service.reserving import Reserving
@@ -149,6 +150,7 @@ class Demo:
             policy="fair",
             market=Market(pools=("l40s",)),
             idle=read_idle("*=30m"),
+            rehearsal=RehearsalTerms(database=f"sqlite:///{folder / 'brimful.db'}", cpu_percent=0),
             clock=lambda: self.now_s,
         )
         self.access = Access(AccessStore(self.store), clock=lambda: float(self.now_s))

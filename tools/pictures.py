@@ -13,10 +13,12 @@ import argparse
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from brimful.units import DAY_S
 from tools.demo import Demo, served
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +56,9 @@ def main() -> int:
     wanted = {name: path for name, path in wanted.items() if not args.only or name in args.only}
     with tempfile.TemporaryDirectory(prefix="brimful-") as folder, sync_playwright() as playwright:
         demo = Demo(Path(folder))
+        end_s = demo.now_s // 60 * 60
+        while demo.service.hindsight.so_far(start_s=end_s - 7 * DAY_S, end_s=end_s, tenants=None)[1]:
+            time.sleep(0.2)  # the log is being read
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium") or shutil.which("google-chrome"), args=CHROMIUM
         )
@@ -119,6 +124,7 @@ def settle(page: Page, name: str) -> None:
     if name == "submit":
         page.fill("#file", JOB_FILE)
         page.locator("#check tbody tr").first.wait_for()
+        page.locator("#check [data-again]").wait_for(state="detached")  # when it would start
         page.locator("h2").first.click()
     if name not in ("submit", "fit", "sign-in"):
         page.locator("#age.live").wait_for()

@@ -84,12 +84,19 @@ def class_constants(node: ast.ClassDef) -> Iterator[tuple[ast.Name, object]]:
 
 
 def raised_kinds(tree: ast.Module, kinds: dict[str, ErrorKind]) -> Iterator[ErrorKind]:
-    """Errors the module makes: `NotFound("…", code="no_such_job")`."""
+    """Errors the module makes: `NotFound("…", code="no_such_job")`, or `with needs_package("…"):`."""
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
-        kind = kinds[node.func.id]
+        kind = kinds.get(node.func.id)
+        if node.func.id in ("os_errors_as", "needs_package"):
+            named = node.args[1] if len(node.args) > 1 else None
+            kind = kinds[named.id if isinstance(named, ast.Name) else "WorldFailed"]
+            if node.func.id == "needs_package" and all(keyword.arg != "code" for keyword in node.keywords):
+                kind = kind._replace(code="not_installed")
+        if kind is None:
+            continue
         for keyword in node.keywords:
-            if keyword.arg == "code" and isinstance(keyword.value, ast.Constant):
+            if keyword.arg == "code" and isinstance(keyword.value, ast.Constant) and keyword.value.value:
                 kind = kind._replace(code=str(keyword.value.value))
         yield kind

@@ -4,7 +4,7 @@
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
-#   tools/setup.sh engines  test, Ray, and an S3 server: what `make test-engines` needs
+#   tools/setup.sh engines  test, Ray, an S3 server, and slurmdbd with MariaDB: what `make test-engines` needs
 #   tools/setup.sh kubernetes  test, and an API server and a scheduler built from source (10 to 15 minutes, once)
 #   tools/setup.sh skypilot  test, and SkyPilot's API server in an environment of its own (460 MB)
 #   tools/setup.sh system   what the tests need beyond Python (Chromium, Pyodide, promtool, systemd-analyze, Slurm, zsh, fish)
@@ -28,6 +28,16 @@ new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/
 apt_install() {
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 </dev/null
+}
+
+# Daemons, which an init system, where there is one, must not start.
+apt_install_quietly() {
+    policy=/usr/sbin/policy-rc.d
+    if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
+    # shellcheck disable=SC2086
+    if apt_install $1; then installed=yes; else installed=; fi
+    if [ -n "$policy" ]; then rm -f "$policy"; fi
+    [ -n "$installed" ]
 }
 
 find_python() {
@@ -149,16 +159,22 @@ install_slurm() {
     packages="slurmctld slurmd slurm-client munge openssh-server"
     if has_apt && is_root; then
         say "installing the Debian packages $packages for the tests of the Slurm engine ..."
-        # An init system, where there is one, must not start what it finds.
-        policy=/usr/sbin/policy-rc.d
-        if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
-        # shellcheck disable=SC2086
-        if apt_install $packages; then installed=yes; else installed=; fi
-        if [ -n "$policy" ]; then rm -f "$policy"; fi
-        if [ -n "$installed" ]; then return; fi
+        apt_install_quietly "$packages" && return
     fi
     say "no Slurm here: the tests of the Slurm engine will be skipped."
     if has_apt; then say "to run them, as root: apt-get install $packages"; fi
+}
+
+# Slurm's accounting: slurmdbd, and of MariaDB the server alone, which starts nothing by itself.
+install_accounting() {
+    if PATH=$PATH:/usr/sbin command -v slurmdbd >/dev/null && PATH=$PATH:/usr/sbin command -v mariadbd >/dev/null; then return; fi
+    packages="slurmdbd mariadb-server-core"
+    if has_apt && is_root; then
+        say "installing the Debian packages $packages for the test of Slurm's accounting ..."
+        apt_install_quietly "$packages" && return
+    fi
+    say "no slurmdbd or MariaDB here: the test of Slurm's accounting will be skipped."
+    if has_apt; then say "to run it, as root: apt-get install $packages"; fi
 }
 
 # The tests of completion type into them.
@@ -212,6 +228,17 @@ install_oracle() {
     echo "$traced" >"$venv/oracle/.ready"
 }
 
+# Training scripts as published, traced by the tests. Apart from .venv: they pin older releases of what the tests use.
+install_recipes() {
+    traced="trl==1.16.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 xxhash==4.1.0 pandas==3.1.1"
+    [ "$(cat "$venv/recipes/.ready" 2>/dev/null)" = "$traced" ] && return
+    rm -rf "$venv/recipes"
+    # shellcheck disable=SC2086
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet --no-deps \
+        --target "$venv/recipes" $traced || stop "pip could not install $traced"
+    echo "$traced" >"$venv/recipes/.ready"
+}
+
 # An environment of its own: brimful never imports it, and it pins what it needs.
 install_skypilot() {
     started="skypilot==0.14.1"
@@ -229,10 +256,11 @@ run) install_set run server ;;
 dev) install_set dev dev ;;
 test) install_set test dev,trace,peers ;;
 cards) install_set test dev,trace,peers && install_cards ;;
-engines) install_set engines dev,trace,peers,engines ;;
+engines) install_set engines dev,trace,peers,engines && install_accounting ;;
 kubernetes) install_set test dev,trace,peers && tools/kubernetes.sh ;;
 oracle) install_set test dev,trace,peers && install_oracle ;;
+recipes) install_set test dev,trace,peers && install_recipes ;;
 skypilot) install_set test dev,trace,peers && install_skypilot ;;
 system) install_system ;;
-*) stop "usage: tools/setup.sh run|dev|test|cards|engines|kubernetes|oracle|skypilot|system" ;;
+*) stop "usage: tools/setup.sh run|dev|test|cards|engines|kubernetes|oracle|recipes|skypilot|system" ;;
 esac

@@ -67,10 +67,10 @@ def _pages(folder: Path) -> None:
     wheel = next(folder.glob("*.whl")).name
     size = sum(each.stat().st_size for each in folder.iterdir())
     pages = [(code, f"{'index' if code == 'en' else code}.html", LANGUAGE_NAMES[code]) for code in LANGUAGES]
-    template = make_templates().get_template("try.html")
     for code, page, _ in pages:
         choose(code)
         values = {"policy": POLICY, "closed": CLOSED, "wheel": wheel, "version": __version__, "pages": pages}
+        template = make_templates(code).get_template("try.html")
         html = template.render(**values, size=Size(size), **form_values(as_given(), page=""))
         (folder / page).write_text(html, encoding="utf-8")
 

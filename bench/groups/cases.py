@@ -92,16 +92,16 @@ def _cuts() -> Iterator[tuple[str, Callable[[], Made]]]:
         yield f"Gavel, synthetic {cluster}", lambda c=cluster, a=at, x=load: _gavel_msr(c)(a, 120, x)  # type: ignore[misc]
     for cluster, jobs in {**CLUSTERS, **CROWDED}.items():
         part, load = draw.random(), draw.choice(LOADS)
-        yield f"Philly {cluster}", lambda c=cluster, n=jobs, p=part, x=load: _philly(c, n, p, x)  # type: ignore[misc]
+        yield f"Philly {cluster}", lambda c=cluster, n=jobs, p=part, x=load: philly(c, n, p, x)  # type: ignore[misc]
     for i in range(3):
         part, load = draw.random(), draw.choice(LOADS)
-        yield f"Philly, window {i + 1}", lambda p=part, x=load: _philly("", 1000, p, x)  # type: ignore[misc]
+        yield f"Philly, window {i + 1}", lambda p=part, x=load: philly("", 1000, p, x)  # type: ignore[misc]
     for i in range(3):
         part, load = draw.random(), draw.choice(LOADS)
         yield f"Chronus, window {i + 1}", lambda p=part, x=load: cut(chronus(), 500, p, x)  # type: ignore[misc]
     for name in ("muri_trace1", "muri_trace2"):
         part, load = draw.random(), draw.choice(LOADS)
-        yield f"Muri, {name[-6:]}", lambda n=name, p=part, x=load: cut(_muri(n), 400, p, x)  # type: ignore[misc]
+        yield f"Muri, {name[-6:]}", lambda n=name, p=part, x=load: cut(muri(n), 400, p, x)  # type: ignore[misc]
     yield (
         "Tiresias, 60 jobs",
         lambda: (_table("tiresias/60_job", "submit_time", "duration", "num_gpu"), "2x8"),
@@ -147,7 +147,7 @@ def _table(name: str, at: str, run: str, gpus: str, unit_s: float = 1.0) -> list
     return sorted(found, key=lambda each: each.at_s)
 
 
-def _muri(name: str) -> list[Arrival]:
+def muri(name: str) -> list[Arrival]:
     return _table(f"philly/{name}", "submit_time", "duration", "num_gpu", 1e-3)
 
 
@@ -215,7 +215,7 @@ def _philly_jobs() -> list[Arrival]:
     return read([str(DATA / CASES[1].files[0])])[0].arrivals
 
 
-def _philly(cluster: str, jobs: int, part: float, load: float) -> Made:
+def philly(cluster: str, jobs: int, part: float, load: float) -> Made:
     return cut([x for x in _philly_jobs() if cluster in ("", x.job.tenant)], jobs, part, load)
 
 

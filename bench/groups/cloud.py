@@ -1,6 +1,6 @@
 """What buying costs on recorded spot capacity and prices, through the production `tick`.
 
-    make bench ARGS=cloud                      three seeds: some ten CPU minutes
+    make bench ARGS=cloud                      three seeds: some six CPU minutes
     BRIMFUL_SEEDS=20 make bench ARGS=cloud     as many as the bar asks for
 
 200 jobs (4-96 h, 1-8 GPUs, slack 1.1, 1.4 or 1.9, checkpoints of 1-100 GB, restart 0.2 h) on the four V100

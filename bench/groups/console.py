@@ -181,10 +181,11 @@ def _served(folder: Path, name: str) -> tuple[Any, Any, Any]:
     service = Service(store, [engine], Rules(), leadership=Leadership(store), max_queued=1_000_000)
     service.start()
     access = Access(AccessStore(store))
+    app = make_app(service, access)
     warm_up()
     gc.collect()
     gc.freeze()  # as the server does once it is up
-    return service, access, make_app(service, access)
+    return service, access, app
 
 
 def measure_updates(folder: Path) -> dict[str, dict[str, float]]:
@@ -206,6 +207,8 @@ def measure_updates(folder: Path) -> dict[str, dict[str, float]]:
             time.sleep(1.1)  # the next second: nobody else has asked for that
             took, size = _spent(http, asked)
             spent.append(max(0.0, took - idle))
+            while path == "/audit" and 'data-every="2"' in http.get(asked).text:
+                time.sleep(1.1)  # the log is being read, by another process; then the page has its numbers
         found[path] = {"first_ms": spent[0], "slowest_ms": max(spent[1:]), "bytes": size}
     return found
 

@@ -136,18 +136,18 @@ def _on_four_nodes() -> Iterator[Figure]:
         sizes = {node.node: node.gpus for node in bench.engine.nodes()}
         ones: list[Parts] = [((name, (gpu,)),) for name, gpus in sizes.items() for gpu in range(gpus)]
         leases, took_s = bench.start(ones)
-        yield _seconds("24 one-GPU leases, order to all running", took_s, 5.0)
+        yield seconds("24 one-GPU leases, order to all running", took_s, 5.0)
         shared = _shared(bench, leases)
         yield Figure("GPUs with two tenants", str(shared), "0", is_met=not shared)
-        yield _seconds("24 cooperative stops at once", bench.stop(leases), None)
+        yield seconds("24 cooperative stops at once", bench.stop(leases), None)
         gang, took_s = bench.start([(("n-0", tuple(range(8))), ("n-1", tuple(range(8))))])
-        yield _seconds("gang of 2 x 8, order to both ranks running", took_s, 3.0)
+        yield seconds("gang of 2 x 8, order to both ranks running", took_s, 3.0)
         bench.stop(gang)
         single, _ = bench.start([(("n-0", (0,)),)])
-        yield _seconds("cooperative stop", bench.stop(single), 1.0)
+        yield seconds("cooperative stop", bench.stop(single), 1.0)
         deaf, _ = bench.start([(("n-0", (0,)),)], DEAF)
         time.sleep(0.5)
-        yield _seconds("deaf job gone, grace 2 s", bench.stop(deaf, grace_s=2), 4.0)
+        yield seconds("deaf job gone, grace 2 s", bench.stop(deaf, grace_s=2), 4.0)
         yield from _beside_strangers(bench)
 
 
@@ -180,7 +180,7 @@ def _beside_strangers(bench: Bench) -> Iterator[Figure]:
         bench.engine.nodes()
         bench.engine.observe([])
         times.append(time.monotonic() - began)
-    yield _seconds("one look beside 1,000 foreign jobs, median", statistics.median(times), 0.15)
+    yield seconds("one look beside 1,000 foreign jobs, median", statistics.median(times), 0.15)
     cluster.run("scontrol", "update", "partitionname=low", "state=DOWN")  # they queue, and are never begun
     orders = bench.orders([(("v-0", (0,)),)] * 200)
     began = time.monotonic()
@@ -209,16 +209,16 @@ NODES, LEASES = 200, 2000
 def _at_scale() -> Iterator[Figure]:
     """Real batch jobs under the real loop; see slurm_scale.py for what is played."""
     gone = dict(away())
-    yield _seconds("slurmctld away for 20 s: longest tick", gone["longest_tick_s"], 0.1)
+    yield seconds("slurmctld away for 20 s: longest tick", gone["longest_tick_s"], 0.1)
     yield Figure("and leases declared lost", f"{gone['ended']:.0f}", "0", is_met=not gone["ended"])
     found, name = dict(many(NODES, LEASES)), f"{LEASES} leases running on {NODES} nodes"
-    yield _seconds(f"{name}: tick p99", found["tick_p99_s"], 0.25)
+    yield seconds(f"{name}: tick p99", found["tick_p99_s"], 0.25)
     share = found["worker_share"]
     yield Figure(f"{name}: site worker, share of a core", f"{share:.0%}", "≤ 30%", share <= 0.3)
     yield Figure(f"{name}: leases that ended", f"{found['ended']:.0f}", "0", is_met=not found["ended"])
 
 
-def _seconds(what: str, found_s: float, bar_s: float | None) -> Figure:
+def seconds(what: str, found_s: float, bar_s: float | None) -> Figure:
     bar = "" if bar_s is None else f"≤ {bar_s:g} s"
     shown = f"{found_s * 1000:.0f} ms" if found_s < 1 else f"{found_s:.1f} s"
     return Figure(what, shown, bar, bar_s is None or found_s <= bar_s)

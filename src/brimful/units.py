@@ -82,10 +82,15 @@ def spans(indices: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-def show_usd(microusd: int) -> str:
-    """'$12.34', or as many decimals as it takes to show a small sum that is not nothing."""
+def show_usd(microusd: int, *, exact: bool = False) -> str:
+    """'$12.34', or as many decimals as it takes to show a small sum that is not nothing.
+
+    `exact`: to the micro-dollar, for columns in which the smallest sum decides.
+    """
     sign = "-" if microusd < 0 else ""
     n = abs(microusd)
+    if exact:
+        return f"{sign}${n / MICROUSD:,.6f}"
     if n == 0 or n >= MICROUSD // 100:
         return f"{sign}${n / MICROUSD:,.2f}"
     return f"{sign}${n / MICROUSD:.6f}".rstrip("0")

@@ -24,13 +24,16 @@ def test_models_of_full_depth_are_near_their_traced_peaks(half: str) -> None:
     assert within(rows) == (True, True, True)
 
 
-def test_all_rows_of_the_open_half_are_near_their_traced_peaks() -> None:
-    assert within([row for row in ROWS if row["half"] == "open"]) == (True, True, True)
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_all_rows_of_the_open_half_are_near_their_traced_peaks(tuning: str) -> None:
+    rows = [row for row in ROWS if (row["half"], row["tuning"]) == ("open", tuning)]
+
+    assert within(rows) == (True, True, True)
 
 
-def test_the_median_of_the_held_half_is_within_1_percent() -> None:
-    """Its p90 and worst are not within the bars yet: docs/contributing/under-way.md."""
-    assert within([row for row in ROWS if row["half"] == "held"])[0]
+def test_the_held_half_is_within_1_percent_and_3_at_p90() -> None:
+    """Its worst row is not within the bar yet: docs/contributing/under-way.md."""
+    assert within([row for row in ROWS if row["half"] == "held"])[:2] == (True, True)
 
 
 @pytest.mark.torch

@@ -15,8 +15,8 @@ from brimful.fit.roofline import RATES, Rates, predict_speed
 from brimful.specs.gpu import find_gpu
 from tests.fit.builders import a_model, a_training
 from tools.refit import (
+    COUNTED,
     LIMITS,
-    START,
     Timed,
     at_limit,
     cross_validated,
@@ -56,10 +56,10 @@ def test_a_perfect_prediction_has_no_loss() -> None:
 
 
 def test_the_search_finds_what_the_runs_were_made_with() -> None:
-    runs = runs_of(replace(START, matmul_frac=0.65, eager_bytes=350))
+    runs = runs_of(replace(COUNTED, matmul_frac=0.65, eager_bytes=350))
 
     found = search(runs, random.Random(1), evaluations=300)
-    assert loss(runs, START) > 0.1
+    assert loss(runs, COUNTED) > 0.1
     assert loss(runs, found) < 0.05
     assert all(LIMITS[name][0] <= value <= LIMITS[name][1] for name, value in asdict(found).items())
 
@@ -71,8 +71,8 @@ def test_the_same_seed_finds_the_same_constants() -> None:
 
 
 def test_a_constant_at_its_limit_is_named() -> None:
-    assert at_limit(START) == []
-    assert at_limit(replace(START, matmul_frac=1.0)) == ["matmul_frac"]
+    assert at_limit(COUNTED) == []
+    assert at_limit(replace(COUNTED, matmul_frac=1.0)) == ["matmul_frac"]
 
 
 @given(st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=80), st.integers(1, 7))

@@ -319,7 +319,7 @@ def test_a_device_without_end_and_a_pipe_without_writer_are_refused_at_once(
     for path in ("/dev/zero", str(pipe)):
         assert main(["runs", command, path, "--json"]) == 2
         reason = json.loads(capsys.readouterr().out)["error"]["reason"]
-        assert reason == {"code": "accuracy.not_a_file", "path": path}
+        assert (reason["code"], reason["path"]) == ("configs.path_is", path)
 
 
 def test_a_file_that_grows_past_the_bound_while_it_is_read_is_refused(
@@ -354,13 +354,13 @@ def test_a_short_row_whose_id_is_missing_is_read_without_a_name(tmp_path: Path) 
     [
         ("zero-0", "8", {"sharding": "ddp", "shards": 1, "gpus": 8}, ""),
         ("zero-2", "8", {"sharding": "zero2", "shards": 8, "gpus": 8}, ""),
-        ("zero-4", "8", {"sharding": "zero3", "shards": 8}, "parallelism 'zero-4' taken as ZeRO-3"),
+        ("zero-4", "8", {"sharding": "zero3", "shards": 8}, "parallelism 'zero-4' read as ZeRO-3"),
         ("tp0", "1", {"tensor": 1}, ""),
         ("fsdp, tp x0", "8", {"tensor": 1, "sharding": "zero3", "shards": 8}, ""),
-        ("tp x8", "", {"tensor": 8, "gpus": 8}, "n_gpus '' taken as 8"),
-        ("tp x8", "1", {"tensor": 8, "gpus": 8}, "n_gpus '1' taken as 8"),
-        ("tp x4", "10", {"tensor": 4, "gpus": 8}, "n_gpus '10' taken as 8"),
-        ("pp" + "9" * 5000, "1", {"pipeline": 999999}, "n_gpus '1' taken as 999,999"),
+        ("tp x8", "", {"tensor": 8, "gpus": 8}, "n_gpus '' read as 8"),
+        ("tp x8", "1", {"tensor": 8, "gpus": 8}, "n_gpus '1' read as 8"),
+        ("tp x4", "10", {"tensor": 4, "gpus": 8}, "n_gpus '10' read as 8"),
+        ("pp" + "9" * 5000, "1", {"pipeline": 999999}, "n_gpus '1' read as 999,999"),
     ],
 )
 def test_a_parallelism_that_cannot_be_is_read_as_the_nearest_that_can_and_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 import subprocess
 import tarfile
@@ -143,9 +144,9 @@ def test_code_is_kept_whole_or_not_at_all_and_each_tenants_is_its_own(
     assert [path.name for path in (tmp_path / "red").iterdir()] == [f"{name}.tar"]
 
 
-def archive(tmp_path: Path, *entries: tarfile.TarInfo) -> tuple[Path, str]:
+def archive(tmp_path: Path, *entries: tarfile.TarInfo, form: int = tarfile.GNU_FORMAT) -> tuple[Path, str]:
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
+    with tarfile.open(fileobj=raw, mode="w", format=form) as tar:
         for each in entries:
             tar.addfile(each, io.BytesIO(b"x" * each.size) if each.isreg() else None)
     path = tmp_path / "bad.tar"
@@ -214,6 +215,14 @@ def test_a_small_archive_does_not_unpack_to_more_than_may_be_packed(tmp_path: Pa
         assert listed(tmp_path / "work") == set()
 
 
+def test_a_damaged_map_of_a_sparse_file_is_a_reason_and_no_crash(tmp_path: Path) -> None:
+    sparse = entry("big")
+    sparse.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"}
+    path, code = archive(tmp_path, sparse, form=tarfile.PAX_FORMAT)
+    with refuses(BadInput, "adapters.code_no_archive"):
+        unpack(path, tmp_path / "work", code=code)
+
+
 def test_many_tiny_archives_count_for_what_they_take_of_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +244,28 @@ def test_nothing_is_written_through_a_link_nor_over_a_file(tmp_path: Path) -> No
     path, code = archive(tmp_path, entry("a", size=1), entry("a", size=2))
     with pytest.raises(OSError, match="exists"):
         unpack(path, tmp_path / "work", code=code)
+
+
+def test_no_link_is_made_below_another_link_where_it_would_lead_out(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    links = {"a/b/up": "../..", "a/b/up/leads": "../out", "a/b/up/leads/planted": "file"}
+    path, code = archive(tmp_path, *(entry(name, tarfile.SYMTYPE, to) for name, to in links.items()))
+    with refuses(BadInput, "adapters.code_bad_entry"):
+        unpack(path, tmp_path / "work", code=code)
+    assert listed(tmp_path / "out") == set()
+
+
+def test_no_two_links_of_an_archive_lead_out_together(tmp_path: Path) -> None:
+    names, targets = ["b", "a/b/a", "a/b/a/b"], ["..", "../..", "../a", "../../../b", "a/b"]
+    for pair in itertools.permutations(names, 2):
+        for first, second in itertools.product(targets, repeat=2):
+            links = zip(pair, (first, second), strict=True)
+            path, code = archive(tmp_path, *(entry(name, tarfile.SYMTYPE, to) for name, to in links))
+            with contextlib.suppress(BadInput, OSError):
+                unpack(path, tmp_path / "work", code=code)
+            assert listed(tmp_path) == {"bad.tar", "work"}
+            made = [each for each in (tmp_path / "work").rglob("*") if each.exists()]  # not a loop
+            assert all(each.resolve().is_relative_to(tmp_path / "work") for each in made)
 
 
 def test_no_mode_of_an_archive_makes_a_program_that_runs_as_somebody_else(tmp_path: Path) -> None:

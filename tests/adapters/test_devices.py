@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from brimful.adapters.engines.devices import Device, DeviceGroup, group_devices
+import pytest
+
+from brimful.adapters.engines.devices import MOST_GPUS, Device, DeviceGroup, group_devices, why_strange
+from tests.builders import code_of
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 
@@ -50,3 +53,26 @@ def test_each_slice_stands_alone() -> None:
 
 def test_nothing_is_found_among_nothing() -> None:
     assert group_devices([]) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "gpus"),
+    [
+        ("n-0\nn-1", 8),
+        ("n-0\x1b[2J", 8),
+        ("n-0@hpc", 8),  # as the fleet calls another site's node
+        ("a,b", 8),
+        ("a|b", 8),
+        ("../a", 8),
+        ("", 8),
+        ("n" * 254, 8),
+        ("n-0", MOST_GPUS + 1),
+    ],
+)
+def test_a_node_that_cannot_be_is_not_believed(node: str, gpus: int) -> None:
+    assert code_of(why_strange(node, gpus)) == "adapters.strange_node"
+
+
+@pytest.mark.parametrize("node", ["n-0", "10.0.0.5", "fe80::1", "gpu_7.example.org", "mixed:mig-1g.10gb"])
+def test_a_node_that_can_be_is_believed(node: str) -> None:
+    assert why_strange(node, MOST_GPUS) is None

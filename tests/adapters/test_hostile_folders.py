@@ -193,4 +193,4 @@ def test_the_same_complaint_is_told_once(tmp_path: Path, caplog: pytest.LogCaptu
     (tmp_path / "a.1" / "started.json").write_bytes(b"\xff\xfe")
     for _ in range(3):
         engine.observe(["a.1"])
-    assert caplog.text.count("cannot be looked at") == 1
+    assert caplog.text.count("cannot check") == 1

@@ -179,7 +179,7 @@ def test_a_job_saves_as_its_user_and_goes_on_from_there(shop: Shop) -> None:
     assert state.stat().st_uid == shop.uid
     shop.run(SAVES, "a.2")
     assert shop.ended("a.2").exit_code == 0
-    assert "brimful: goes on from step-000000007\n" in shop.text("a.2")
+    assert "brimful: resumes from step-000000007\n" in shop.text("a.2")
     assert "goes on from seven" in shop.text("a.2")
 
 
@@ -244,6 +244,13 @@ def test_a_program_in_a_folder_that_the_job_does_not_see_is_missed_with_the_reas
     order = {"folder": "/", "command": ["nothing-of-this-name"], "env": {"PATH": path}, "isolation": confined}
     _, problem = runner._not_started(order, FileNotFoundError())
     assert code_of(problem) == said
+
+
+def test_a_program_that_links_to_where_the_user_may_not_go_is_named(tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to(tmp_path / "nowhere")
+    order = {"folder": "/", "command": ["python"], "env": {"PATH": str(tmp_path)}, "isolation": {"uid": 1}}
+    _, problem = runner._not_started(order, PermissionError())
+    assert problem.as_dict() == {"code": "adapters.job_command_closed", "path": str(tmp_path / "python")}
 
 
 def test_an_end_is_told_as_it_was(shop: Shop) -> None:

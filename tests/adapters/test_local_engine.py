@@ -126,6 +126,15 @@ def test_a_polite_job_ends_by_itself_when_asked(site: Site) -> None:
     assert site.text() == "ready\nsaved\n"
 
 
+def test_a_job_may_die_of_a_signal_that_has_no_name(site: Site) -> None:
+    site.start([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 1)"])
+    eventually(lambda: site.is_state("ended"))
+    seen = site.look()
+    assert seen is not None
+    number = signal.SIGRTMIN + 1
+    assert (seen.exit_code, seen.problem) == (128 + number, say("adapters.killed_by", signal="SIGRTMIN+1"))
+
+
 def test_a_deaf_job_is_killed_when_its_grace_is_over_with_all_its_children(site: Site) -> None:
     # The grandchild leaves the process group, as a daemon does; it must not keep the GPU all the same.
     site.start(

@@ -146,6 +146,9 @@ def test_providers_stand_beside_the_sites_and_buy_nothing_unless_told(tmp_path: 
         ("depot", "machines", "file:///store")
     ]
     assert read_sites_file(path) == []
+    assert found.hourly_of == {}
+    path.write_text(SITES + "usd_per_hour = 2.5\n")
+    assert read_providers(path).hourly_of == {"depot": 2_500_000}
     path.write_text("[lab]\n")
     assert read_providers(path).sellers == ()
 
@@ -159,6 +162,7 @@ def test_providers_stand_beside_the_sites_and_buy_nothing_unless_told(tmp_path: 
         '[providers]\ndry_run = "no"',
         "[providers]\nusd_per_day = 3",
         "[providers.depot]\n",
+        '[providers.depot]\nkind = "machines"\nusd_per_hour = "x"',
         '[providers.depot]\nkind = "machines"\nengine = "ssh"',
     ],
 )

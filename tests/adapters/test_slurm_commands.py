@@ -12,6 +12,7 @@ from brimful.adapters.engines.slurm.commands import Commands
 from brimful.errors import WorldFailed
 from tests.builders import eventually, refuses
 
+MARKED = 'for fields; do :; done; mark="#${fields##*#}"'  # what is asked to stand behind each field
 NODE = "n-1|gpu:a100:8|gpu:a100:0(IDX:N/A)|idle|n-1|none|"
 
 
@@ -61,7 +62,7 @@ def test_a_partition_that_is_not_there_is_an_error_that_names_those_that_are(sin
         Commands("gpu").nodes()
     with refuses(WorldFailed, "slurm.no_gpus"):
         Commands("").nodes()
-    sinfo.write_text(f"#!/bin/sh\necho '{NODE}'\n")
+    sinfo.write_text(f"#!/bin/sh\n{MARKED}\necho '{NODE}' | tr -d '\\n' | sed \"s/|/$mark/g\"\n")
     assert [row.node for row in Commands("low").nodes()] == ["n-1"]
 
 
@@ -69,3 +70,22 @@ def test_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", str(tmp_path))
     with refuses(WorldFailed, "slurm.no_command", "sinfo"):
         Commands("low").nodes()
+
+
+def test_a_reason_of_several_lines_makes_up_no_node_and_hides_none(sinfo: Path) -> None:
+    reason = "fan broken\\nn-9|gpu:a100:8|gpu:a100:0|idle|n-9|none|\\nsee | ticket"
+    rows = f"{NODE.replace('none', 'REASON')}\\n{NODE.replace('n-1', 'n-2')}\\n"
+    sinfo.write_text(f"#!/bin/sh\n{MARKED}\nprintf '{rows}' | sed \"s/|/$mark/g; s@REASON@{reason}@\"\n")
+    first, second = Commands("low").nodes()
+    assert (first.node, second.node, second.reason) == ("n-1", "n-2", "")
+    assert first.reason == "fan broken"
+
+
+@pytest.mark.parametrize("said", ["Welcome!\n17", "", "Submitted batch job 17", "17\nrm"])
+def test_what_is_no_number_of_a_job_is_not_taken_for_one(said: str, sinfo: Path) -> None:
+    (sinfo.parent / "sbatch").touch(mode=0o755)
+    (sinfo.parent / "sbatch").write_text(f"#!/bin/sh\nprintf '{said}'\n")
+    with refuses(WorldFailed, "slurm.strange_answer"):
+        Commands("low").submit([], "script")
+    (sinfo.parent / "sbatch").write_text("#!/bin/sh\nprintf '17;lab\\n'\n")
+    assert Commands("low").submit([], "script") == "17"

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from brimful.adapters.engines.slurm.batch import Component, components, flags, script
 from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.text import (
+    EndRow,
+    Span,
     ends_from,
     gpus_in,
-    holds_from,
     hosts,
     jobs_from,
     marked,
@@ -60,36 +61,56 @@ def test_nodes_are_listed_once_with_their_states_and_without_those_that_have_no_
 
 
 def test_a_line_that_is_not_understood_is_an_error_and_not_an_empty_site() -> None:
-    for read in (nodes_from, lambda text: jobs_from(text, prefix=""), ends_from, holds_from):
+    for read in (nodes_from, lambda text: jobs_from(text, prefix="")):
         with refuses(WorldFailed, "slurm.strange_answer"):
             list(read("slurm_load_jobs error"))
 
 
 def test_only_jobs_of_this_deployment_are_ours_whatever_others_call_theirs() -> None:
-    ours = "7+1|8|RUNNING|a[1-2]|gres:gpu:a100:8|0|None|brimful:x:a.1"
-    text = f"{ours}\n9|9|RUNNING|a3||0|None|brimful:y:a.1\n10|10|PENDING|||0|(a|b)|odd|name\n"
+    times = "2023-11-14T22:13:20|2023-11-15T22:13:20"
+    ours = f"7+1|8|RUNNING|a[1-2]|gres:gpu:a100:8|0|{times}|None|brimful:x:a.1"
+    others = f"9|9|RUNNING|a3||0|{times}|None|brimful:y:a.1\n10|10|PENDING|||0|N/A|N/A|(a|b)|odd|name"
+    text = f"{ours}\n{others}\n"
     (row,) = jobs_from(text, prefix="brimful:x:")
     assert (row.job, row.number, row.nodes, row.gpus_per_node) == ("7+1", "8", ("a1", "a2"), 8)
+    assert row.span == (1_700_000_000, None), "the end of one that runs is its time limit"
+
+
+@pytest.mark.parametrize(
+    ("state", "began", "span"),
+    [
+        ("PENDING", "2023-11-14T22:13:20", (None, None)),  # an estimate
+        ("RUNNING", "2023-11-14T22:13:20", (1_700_000_000, None)),
+        ("COMPLETING", "2023-11-14T22:13:20", (1_700_000_000, 1_700_000_060)),
+        ("TIMEOUT", "2023-11-14T22:13:20", (1_700_000_000, 1_700_000_060)),
+        ("CANCELLED", "2023-11-14T22:14:20", (None, 1_700_000_060)),  # while it waited
+        ("COMPLETED", "2023-11-14T22:14:20", (1_700_000_060, 1_700_000_060)),  # within one second
+        ("FAILED", "Unknown", (None, 1_700_000_060)),
+    ],
+)
+def test_only_what_has_happened_is_the_span_of_a_job(
+    state: str, began: str, span: tuple[int | None, int | None]
+) -> None:
+    line = f"7|7|{state}|a1|gres:gpu:1|0|{began}|2023-11-14T22:14:20|None|brimful:x:a.1"
+    (row,) = jobs_from(line, prefix="brimful:x:")
+    assert row.span == span
 
 
 def test_a_name_that_looks_like_another_line_is_none() -> None:
     """A name may hold ends of lines; what begins each real one nobody can know beforehand."""
-    forged = "7|7|COMPLETED|a1|gres:gpu:8|0|None|brimful:x:a.1"
-    ours = "mark|8|8|RUNNING|a1|gres:gpu:1|0|None|brimful:x:b.1\x0bc"
-    text = f"mark|6|6|RUNNING|a1||0|None|evil\n{forged}\n{ours}\n"
+    forged = "7|7|COMPLETED|a1|gres:gpu:8|0|N/A|N/A|None|brimful:x:a.1"
+    ours = "mark|8|8|RUNNING|a1|gres:gpu:1|0|N/A|N/A|None|brimful:x:b.1\x0bc"
+    text = f"mark|6|6|RUNNING|a1||0|N/A|N/A|None|evil\n{forged}\n{ours}\n"
     (row,) = jobs_from(marked(text, "mark|"), prefix="brimful:x:")
     assert (row.job, row.name) == ("8", "brimful:x:b.1\x0bc")
 
 
-def test_what_others_hold_is_told_for_those_that_hold_gpus() -> None:
-    text = "7|2|cpu=2,mem=1M,node=2,billing=2,gres/gpu=6,gres/gpu:a100=6|a[1-2]|\n8|1|cpu=1,node=1|a1|\n"
-    assert list(holds_from(text)) == [("7", 6, ("a1", "a2"))]
-
-
-def test_accounting_tells_state_and_exit_code() -> None:
-    first, second = ends_from("7|brimful:x:a.1|FAILED|3:0\n8|b|CANCELLED by 0|0:15\n")
-    assert (first.state, first.exit_code) == ("FAILED", 3)
-    assert second.state == "CANCELLED"
+def test_accounting_tells_states_whatever_jobs_are_called() -> None:
+    times = "2023-11-14T22:13:20#2023-11-14T22:14:20"
+    text = f"7+0#FAILED#{times}#brimful:x:a|1\n8#CANCELLED by 0#{times}#b\n9|COMPLETED|brimful:x:a.1\n"
+    first, second = ends_from(text, mark="#")
+    assert first == EndRow("7+0", "FAILED", Span(1_700_000_000, 1_700_000_060), "brimful:x:a|1")
+    assert second.state == "CANCELLED", "and the rest is the end of its name"
 
 
 def test_racks_are_leaf_switches() -> None:

@@ -111,5 +111,5 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    with refuses(WorldFailed, "allocator.cannot_write", {"code": "language.os_enoent"}):
+    with refuses(WorldFailed, "language.cannot_write", {"code": "language.os_enoent"}):
         write_html(a_timeline(tmp_path), tmp_path / "no" / "such" / "folder.html")

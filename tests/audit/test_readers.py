@@ -176,7 +176,7 @@ def test_a_note_in_a_folder_is_counted_and_a_named_file_is_refused(tmp_path: Pat
 
     assert (len(records.runs), records.traces, records.left_out) == (1, [], {})
     assert len(records.not_known) == 1
-    with pytest.raises(BadInput, match="no format that brimful audit knows"):
+    with pytest.raises(BadInput, match="does not recognize the format"):
         read([str(tmp_path / "README.md")], Asked())
 
 

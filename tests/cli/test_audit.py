@@ -65,7 +65,7 @@ def test_a_list_price_is_not_called_cost(usage: Path, capsys: pytest.CaptureFixt
     assert answer(capsys, str(usage))["paid_usd"] is None
     assert answer(capsys, str(usage), "--prices", "list")["money_is"] == "list"
     assert main(["audit", str(usage), "--prices", "list"]) == 0
-    assert "list prices, which is not what they cost" in capsys.readouterr().out
+    assert "list prices (not the actual cost)" in capsys.readouterr().out
 
 
 def test_the_csv_adds_up(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def test_a_fleet_that_is_not_enough_is_told_with_numbers(
 ) -> None:
     assert main(["audit", str(usage / "sacct.txt"), "--fleet", "8x2:a100-sxm-80gb", "--size"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "2 of 2 jobs never start on 16 GPUs. The widest of them needs 8 GPUs on one node" in said
+    assert "2 of 2 jobs never start on 16 GPUs. The widest needs 8 GPUs on one node" in said
     assert "at most 2 GPUs" in said
 
 
@@ -213,7 +213,7 @@ def test_a_price_for_a_part_is_told_as_a_part(usage: Path, capsys: pytest.Captur
     assert main(["audit", str(usage), "--size"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Paid: 384 GPU-hours; 192 of them for $384.00, the rest has no price" in said
-    assert "No price for a100-sxm-80gb, so no money there" in said
+    assert "No price for a100-sxm-80gb, so no cost is shown for them" in said
     assert "a month" not in said  # of a node without a price nobody knows what its return saves
 
 
@@ -225,7 +225,7 @@ def test_a_price_may_name_a_type_as_the_sources_do(usage: Path, capsys: pytest.C
     prices.write_text("a100,1,50\n")
     assert "'a100,1,50' is not a card and its price" in refused(capsys, *fleet)
     prices.write_text("gpu,eur_per_gpu_hour\na100,1.50\n")
-    assert "prices are in dollars, and its header says 'eur_per_gpu_hour'" in refused(capsys, *fleet)
+    assert "prices must be in dollars, but the header says 'eur_per_gpu_hour'" in refused(capsys, *fleet)
     prices.write_text("a100,1.50 EUR\n")
     assert "'1.50 EUR' is not a price for a100" in refused(capsys, *fleet)
 
@@ -275,7 +275,7 @@ def test_a_file_of_no_known_kind_is_told_what_is_read(
     for name, text in (("x.json", '{"a": 1}'), ("x.png", "\x89PNG"), ("x.csv", "a,b\n1,2\n")):
         (usage / name).write_text(text)
         said = refused(capsys, str(usage / name))
-        assert "is in no format that brimful audit knows" in said
+        assert "does not recognize the format of" in said
         assert "it reads sacct" in said
     (usage / "x.csv").write_text("")
     assert "x.csv is empty" in refused(capsys, str(usage / "x.csv"))

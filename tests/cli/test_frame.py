@@ -149,6 +149,13 @@ def test_an_unknown_option_is_one_error_and_one_hint_for_people(
     assert err.count("\nhint: ") == 1
 
 
+def test_a_misspelt_option_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed in (["--batchsize", "4"], ["--batchsize=4"]):
+        assert main(["fit", "--model", "gpt2", "--gpu", "4070", *typed, "--json"]) == BAD_INPUT
+        hint = json.loads(capsys.readouterr().out)["error"]["hint"]
+        assert hint == told(say("cli.hint_did_you_mean_option", option="--batch-size", name="fit"))
+
+
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     for words, meant in (
         (["fti"], "fit"),

@@ -10,7 +10,7 @@ import pytest
 
 from brimful.cli.commands import COMMANDS, GROUPS, HEADINGS, group_overview, load, overview
 from brimful.cli.main import main
-from brimful.cli.options import parser_for
+from brimful.cli.options import help_key, parser_for
 from brimful.client.settings import Settings
 from brimful.language import LANGUAGES
 from brimful.language.catalog import catalog
@@ -26,7 +26,7 @@ def test_every_option_has_a_help_and_none_is_left_over() -> None:
         used |= {f"title_{group.title}" for group in parser._action_groups[2:] if group.title}
         for action in parser._actions:
             if action.dest != "help" and action.help != argparse.SUPPRESS:
-                key = f"{own}_{action.dest}" if f"{own}_{action.dest}" in held else action.dest
+                key = help_key(own, action)
                 assert key in held, f"brimful {name}: {action.dest}"
                 used.add(key)
     assert {f"up_{name}" for name in Settings.__dataclass_fields__} <= used

@@ -180,6 +180,11 @@ def test_a_killed_server_loses_nothing(here: Here) -> None:
     here.run("submit", "--", "sh", "-c", "sleep 1; echo survived")
     eventually(lambda: here.phase("job-1") in ("running", "finished"))
     here.down(signal.SIGKILL)
+    del here.env["BRIMFUL_DATA"]
+    here.env |= {"XDG_STATE_HOME": str(here.data.parent), "BRIMFUL_PORT": "9"}
+    (here.data.parent / "brimful").symlink_to(here.data)
+    assert here.refused("jobs")[1]["reason"]["code"] == "client.server_ended"
+    here.env |= {"BRIMFUL_DATA": str(here.data), "BRIMFUL_PORT": "0"}
     here.up()
     eventually(lambda: here.phase("job-1") == "finished")
     assert here.run("job", "logs", "job-1").stdout == "survived\n"
@@ -234,6 +239,7 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
         (["submit", "--env", "a b=1", "--dry-run", "--", "true"], ("server.bad_env_name", "a b")),
         (["submit", "--gpus", "1025", "--dry-run", "--", "true"], ("server.bad_shape", "gpus")),
         (["submit", "--name", "x" * 101, "--dry-run", "--", "true"], ("server.bad_shape", "name")),
+        (["submit", "--deadline", "2020-01-01", "--dry-run", "--", "true"], ("server.deadline_passed",)),
         (["job", "show", ""], ("client.not_a_name", "")),
         (["job", "bid", ""], ("client.not_a_name", "")),
         (["job", "logs", "a/b"], ("client.not_a_name", "a/b")),

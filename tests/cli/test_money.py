@@ -10,6 +10,7 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.fleet.events import PoolPriced, to_record
+from brimful.language import words as spoken
 from tests.builders import USD
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
@@ -71,6 +72,9 @@ def test_a_bid_is_raised_a_budget_set_and_the_price_shown(tmp_path: Path) -> Non
         assert refused(server, "budget", "a", "--set", "inf", "--yes", code=2) == "cli.not_a_sum"
         assert refused(server, "budget", "nobody", code=2) == "money.no_such_budget"
         assert refused(server, "budget", "--unlimited", code=2) == "money.whose_budget"
+        note = spoken("money.budget_of_nobody").split(":")[0]
+        assert note in said(server, "budget", "nobody", "--set", "5", "--yes", code=0)
+        assert note not in said(server, "budget", "a", "--set", "5", "--yes", code=0)
         assert "a " in said(server, "budget", code=0)
         server.ask("job", "cancel", first)
         wait_for(lambda: server.show(second)["phase"] == "finished")

@@ -97,9 +97,10 @@ def test_every_answer_that_rests_on_the_assumption_says_so(
         main([words[0], *more, *words[1:]])
         return " ".join(capsys.readouterr().out.split())
 
-    said = f"{DESKTOP.bytes // MIB} MiB assumed, median of {DESKTOP.readings} published readings"
+    programs = f"{DESKTOP.bytes // MIB} MiB for the desktop and other programs"
+    said = f"assuming {programs} (median of {DESKTOP.readings} published readings)"
     assert said in told()
-    assert "assumed, median" not in told("--headless")
+    assert "(median of" not in told("--headless")
 
 
 def test_a_log_is_explained_with_the_assumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

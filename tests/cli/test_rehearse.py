@@ -67,8 +67,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_the_table_has_a_row_for_each_policy_and_a_proposal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rehearse"]) == YES
     shown = capsys.readouterr().out
-    assert "backfill, as the server was started" in shown
-    assert "brim is better: brimful rehearse --adopt 'brim'" in shown
+    assert "backfill, set when the server started" in shown
+    assert "brim is better: brimful fleet rehearse --adopt 'brim'" in shown
     (brim,) = (line for line in shown.splitlines() if line.startswith("brim  "))
     assert "3/4" in brim
     assert "40 %" in brim

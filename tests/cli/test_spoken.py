@@ -367,7 +367,7 @@ def test_the_process_that_traces_writes_its_words_in_the_language_asked_for(trac
 
 @pytest.mark.usefixtures("marked")
 def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
-    from brimful.cli.gpu.trace_text import show
+    from brimful.cli.gpu.trace import show
     from brimful.specs.gpu import find_gpu
 
     failed = {"step": 1, "phase": "setup", "op": "mm", "line": "", "wanted_bytes": 2**31, "free_bytes": 2**30}
@@ -453,7 +453,7 @@ MONEY = {
 @pytest.mark.parametrize("name", MONEY)
 @pytest.mark.usefixtures("marked")
 def test_the_market_is_in_the_catalogs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    own = Path(BOOK).read_text(), Path(OFFERS).read_text(), "synthetic from made up brim spot nan e18"
+    own = Path(BOOK).read_text(), Path(OFFERS).read_text(), "synthetic made up brim spot nan e18"
 
     assert not left_over(said(capsys, "market", *MONEY[name]), *own, *names(), *MONEY[name])
 

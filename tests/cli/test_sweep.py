@@ -36,6 +36,14 @@ def test_json_has_every_point_and_the_terminal_not_more_than_it_can_show(
     assert len(capsys.readouterr().out.splitlines()) < 40
 
 
+def test_a_model_by_name_needs_no_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--model", "gpt2", "--gpu", "rtx-4070", "--batch-size", "1,2", "--json"]) == YES
+    assert [p["value"] for p in json.loads(capsys.readouterr().out)["data"]["points"]] == [1, 2]
+    assert main(["sweep", "--gpu", "rtx-4070", "--json"]) == BAD_INPUT
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["reason"]["code"] == "configs.nothing_to_fit"
+
+
 @pytest.mark.parametrize(
     ("name", "start"), [("s.png", b"\x89PNG"), ("s.svg", b"<?xml"), ("s.html", b"<!doctype html>")]
 )

@@ -76,7 +76,14 @@ def test_a_label_made_by_a_call_is_not_needed_and_not_made(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "kind"), [("print(1)", "call"), ("batch_size + 1", "binop"), ("while True: pass", "while")]
+    ("line", "kind"),
+    [
+        ("print(1)", "call"),
+        ("batch_size + 1", "binop"),
+        ("while True: pass", "while"),
+        ("class GPT: pass", "class"),
+        ("try: pass\nfinally: pass", "try"),
+    ],
 )
 def test_a_line_that_only_python_could_run_is_refused_by_its_kind(
     tmp_path: Path, line: str, kind: str

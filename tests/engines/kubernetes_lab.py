@@ -263,7 +263,7 @@ def as_of(line: bytes, ahead_s: int) -> bytes:
 
 
 class KubernetesLab(Lab):
-    faults = frozenset({"engine_gone", "node_lost", "preempted", "skewed_clock", "pending"})
+    faults = frozenset({"engine_gone", "stop_waits", "node_lost", "preempted", "skewed_clock", "pending"})
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.world = World()

@@ -169,7 +169,7 @@ def ray_cluster(folder: Path, *, inside: bool = False) -> Iterator[RayCluster]:
 
 
 class RayLab(Lab):
-    faults = frozenset({"engine_gone", "node_lost", "preempted", "skewed_clock", "pending"})
+    faults = frozenset({"engine_gone", "stop_waits", "node_lost", "preempted", "skewed_clock", "pending"})
     cluster: RayCluster  # one for all scenarios: it takes half a minute
     idle_s = 3600.0
 

@@ -16,6 +16,7 @@ from tests.engines.ports import reserve_ports
 from tests.patience import PATIENCE_S
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "sshd")
+ACCOUNTING = ("slurmdbd", "mariadbd")
 PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"
 REMEDY = "run `apt-get install slurmctld slurmd slurm-client munge openssh-server` as root"
 USUAL = (("n-", 2, "a100", 8), ("v-", 2, "v100", 4))  # prefix, nodes, type, GPUs
@@ -32,7 +33,11 @@ class Cluster:
     """Started by its maker, ended by `close`, or by its keeper when whoever made it was killed."""
 
     def __init__(
-        self, groups: Sequence[tuple[str, int, str, int]] = USUAL, *, more: Mapping[str, object] | None = None
+        self,
+        groups: Sequence[tuple[str, int, str, int]] = USUAL,
+        *,
+        more: Mapping[str, object] | None = None,
+        accounting: bool = False,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="brimful-slurm-"))
         self.nodes = [f"{prefix}{i}" for prefix, count, _, _ in groups for i in range(count)]
@@ -41,14 +46,16 @@ class Cluster:
         for name in ("munge", "ctld", "log", *(f"spool/{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True, mode=0o755)
         self.folder.chmod(0o711)
-        lock, ports = reserve_ports(len(self.nodes) + 1)
+        lock, (port, database, records, *ports) = reserve_ports(len(self.nodes) + 3)
         with lock:
             self._keeper = Keeper(self.folder, holds=lock.fileno())
-        self._settings = {**_settings(self.folder, ports[0]), **(more or {})}
-        self._nodes = _configure(self.folder, groups, ports[1:])
-        self.configure()
+        self._settings = {**_settings(self.folder, port), **(more or {})}
+        self._nodes = _configure(self.folder, groups, ports)
         try:
             self._start_munge()
+            if accounting:
+                self._start_accounting(database, records)
+            self.configure()
             self.start_controller()
             for node in self.nodes:
                 self.start_node(node)
@@ -89,6 +96,51 @@ class Cluster:
         self._begin("munge", "munged", "--foreground", "--force", "--num-threads=2", *options)
         wait_until((place / "sock").exists)
 
+    def _start_accounting(self, database: int, port: int) -> None:
+        """slurmdbd above a MariaDB without users or any table of its own: it makes what it needs."""
+        data, socket = self.folder / "data", self.folder / "munge" / "sock"
+        data.mkdir()
+        options = {
+            "datadir": data,
+            "socket": self.folder / "sql",
+            "pid-file": self.folder / "sql.pid",
+            "bind-address": "127.0.0.1",
+            "port": database,
+            "innodb-buffer-pool-size": "32M",
+            "innodb-log-file-size": "8M",
+        }
+        flags = [f"--{key}={value}" for key, value in options.items()]
+        self._begin("mariadbd", "mariadbd", "--no-defaults", "--user=root", "--skip-grant-tables", *flags)
+        wait_until((self.folder / "sql").exists)
+        lines = {
+            "AuthType": "auth/munge",
+            "AuthInfo": f"socket={socket}",
+            "DbdHost": "localhost",
+            "DbdAddr": "127.0.0.1",
+            "DbdPort": port,
+            "SlurmUser": "root",
+            "StorageType": "accounting_storage/mysql",
+            "StorageHost": "127.0.0.1",
+            "StoragePort": database,
+            "StorageUser": "root",
+            "StorageLoc": "records",
+            "PidFile": self.folder / "slurmdbd.pid",
+            "LogFile": self.folder / "log" / "slurmdbd.log",
+        }
+        path = self.folder / "slurmdbd.conf"
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self._settings |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": "127.0.0.1",
+            "AccountingStoragePort": port,
+            "AccountingStoragePass": socket,
+        }
+        self.configure()
+        self._begin("slurmdbd", "slurmdbd", "-D")
+        asked = ("sacctmgr", "-i", "add", "cluster", "lab")
+        wait_until(lambda: "Adding Cluster" in self.run(*asked, check=False))
+
     def start_controller(self) -> None:
         self._begin("slurmctld", "slurmctld", "-D", "-f", self.env["SLURM_CONF"])
 
@@ -103,9 +155,9 @@ class Cluster:
         self.login = Sshd(self._keeper, self.folder / "ssh", port, env)
         return self.login.begin()
 
-    def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
-        """Of a node the daemon only: what it runs goes on, as behind a cut cable."""
-        self._keeper.end(daemon, number)
+    def kill(self, daemon: str, number: int = signal.SIGKILL, *, whole: bool = False) -> None:
+        """Of a node the daemon only: what it runs goes on, as behind a cut cable. `whole`: all of it."""
+        self._keeper.end(daemon, number, whole=whole)
         self._up.discard(daemon)
 
     def end_controller(self) -> None:

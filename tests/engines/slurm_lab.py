@@ -10,6 +10,7 @@ import pytest
 from brimful.adapters.engines.slurm.commands import Commands
 from brimful.adapters.engines.slurm.engine import SlurmEngine
 from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.engines.slurm.text import JobRow, Span
 from brimful.adapters.sites import Site
 from tests.conftest import missing
 from tests.engines.labs import Lab
@@ -31,7 +32,26 @@ def close_clusters() -> None:
         _CLUSTERS.pop().close()
 
 
+class Ahead(Commands):
+    """A controller whose clock is ahead."""
+
+    def __init__(self, partition: str, *, by_s: int) -> None:
+        super().__init__(partition)
+        self._by_s = by_s
+
+    def clock_s(self) -> int | None:
+        said_s = super().clock_s()
+        return None if said_s is None else said_s + self._by_s
+
+    def jobs(self, prefix: str) -> list[JobRow]:
+        return [
+            row._replace(span=Span(*(None if at_s is None else at_s + self._by_s for at_s in row.span)))
+            for row in super().jobs(prefix)
+        ]
+
+
 class SlurmLab(Lab):
+    ahead_s = 0
     faults = frozenset(
         {
             "engine_gone",
@@ -45,9 +65,11 @@ class SlurmLab(Lab):
         }
     )
 
-    def __init__(self, folder: Path, *, notices: str = "", **options: object) -> None:
+    def __init__(
+        self, folder: Path, *, notices: str = "", cluster: Cluster | None = None, **options: object
+    ) -> None:
         self.notices = notices
-        self.cluster = the_cluster()
+        self.cluster = cluster or the_cluster()
         self.options = SlurmOptions(partition="low", **options)  # type: ignore[arg-type]
         self.patch = pytest.MonkeyPatch()
         self.patch.setenv("SLURM_CONF", self.cluster.env["SLURM_CONF"])
@@ -56,7 +78,7 @@ class SlurmLab(Lab):
     def new_engine(self) -> SlurmEngine:
         made = SlurmEngine(
             self.folder / "leases",
-            Commands(self.options.partition),
+            Ahead(self.options.partition, by_s=self.ahead_s),
             self.options,
             site=Site(site="hpc", engine="slurm", notices=self.notices),
             microusd_per_gpu_hour=2_000_000,
@@ -109,12 +131,10 @@ class SlurmLab(Lab):
         self.cluster.run("scancel", "--full", "--signal=TERM", job)
 
     def start_ahead(self, code: str, *, by_s: int) -> None:
-        """As the runner of a node writes whose clock is so far ahead."""
+        """As a controller says it whose clock is so far ahead."""
+        self.ahead_s = by_s
+        self.restart()
         self.start(code)
-        path = self.folder / "leases" / "a.1" / "ranks" / "0" / "started.json"
-        wait_until(path.exists)
-        note = json.loads(path.read_text())
-        path.write_text(json.dumps({**note, "at_s": note["at_s"] + by_s}))
 
     def close(self) -> None:
         try:

@@ -2,12 +2,16 @@
 
 Prices change, jobs move for money, the server is killed at every turn. Jobs run until they are told to end,
 so nothing depends on how fast the machine is.
+
+    BRIMFUL_JOBS=30 BRIMFUL_KILL_EVERY_S=20 pytest -m engines -s tests/engines/test_cloud_journey.py
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,8 +33,11 @@ from tests.engines.sshd import Machines
 from tests.server.live import Live, wait_for
 
 pytestmark = pytest.mark.engines
-MOVERS, AT_LAB = 3, 2
-HOSTS = (*(f"a-{i}" for i in range(MOVERS)), *(f"b-{i}" for i in range(MOVERS + 1)))
+JOBS = int(os.environ.get("BRIMFUL_JOBS", "6"))
+KILL_EVERY_S = float(os.environ.get("BRIMFUL_KILL_EVERY_S", "0"))  # besides the kills at every turn; 0: none
+MOVERS, DUE = max(3, JOBS // 6), max(1, JOBS // 10)  # who is due stays at the second cloud
+AT_LAB = JOBS - MOVERS - DUE
+HOSTS = (*(f"a-{i}" for i in range(MOVERS)), *(f"b-{i}" for i in range(MOVERS + DUE)))
 HOUR = 3600
 BY_CLOUD = "preempted_by_engine"
 # One step after the other, each saved and written down, until the file `go` is there.
@@ -68,6 +75,8 @@ class World:
         self.server = Live(folder / "data", "--sites", str(folder / "sites.toml"), "--grace-s", "300")
         self.server.env["SLURM_CONF"] = cluster.env["SLURM_CONF"]
         self.jobs: list[str] = []
+        self.kills = 0
+        self.is_up = threading.Lock()  # whoever holds it asks a server that is not killed meanwhile
 
     def submit(self, gpu: str, **more: object) -> str:
         body: dict[str, Any] = {
@@ -79,10 +88,18 @@ class World:
             "budget_microusd": 500 * USD,
             **more,
         }
-        client = Client(read_settings(env=self.server.env))
         command = [sys.executable, "-c", WORKS, str(self.folder)]
-        self.jobs.append(client.submit(command, folder=str(self.folder), **body)["job"])
+        with self.is_up:
+            client = Client(read_settings(env=self.server.env))
+            self.jobs.append(client.submit(command, folder=str(self.folder), **body)["job"])
         return self.jobs[-1]
+
+    def wait(self, check: Callable[[], bool]) -> None:
+        def checked() -> bool:
+            with self.is_up:
+                return check()
+
+        wait_for(checked)
 
     def steps(self, job: str) -> list[int]:
         path = self.folder / job
@@ -102,8 +119,29 @@ class World:
         return are_there
 
     def kill(self) -> None:
-        self.server.kill()
-        self.server.up()
+        with self.is_up:
+            self.server.kill()
+            self.server.up()
+            self.kills += 1
+
+    @contextlib.contextmanager
+    def killed_every(self, seconds: float) -> Iterator[None]:
+        """Counted from when it is up again."""
+        done = threading.Event()
+
+        def go_on() -> None:
+            while not done.wait(seconds):
+                self.kill()
+
+        killer = threading.Thread(target=go_on)
+        if seconds:
+            killer.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if seconds:
+                killer.join()
 
     def fold(self) -> tuple[list[Event], Fold]:
         store, fold = SqlStore(read_settings({"data": str(self.server.data)}).database_url), Fold()
@@ -131,40 +169,47 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_jobs_move_for_money_over_three_sites_while_the_server_is_killed(world: World) -> None:
     world.server.up()
-    at_lab = [world.submit("a100") for _ in range(AT_LAB)]
     due_s = int(datetime.now(UTC).timestamp()) + 100 * HOUR
-    movers = [world.submit("t4", limit_microusd_per_gpu_hour=20 * USD) for _ in range(MOVERS)]
-    late = world.submit("t4", deadline_s=due_s, sites=["beta"])
+    with world.killed_every(KILL_EVERY_S):
+        at_lab = [world.submit("a100", deadline_s=due_s) for _ in range(AT_LAB)]
+        movers = [world.submit("t4", limit_microusd_per_gpu_hour=20 * USD) for _ in range(MOVERS)]
+        for _ in range(DUE):
+            world.submit("t4", deadline_s=due_s, sites=["beta"])
+        prices_change(world, at_lab, movers)
+        (world.folder / "go").touch()
+        world.wait(lambda: {world.server.show(job)["phase"] for job in world.jobs} == {"finished"})
+        world.wait(lambda: not world.beta.taken(world.server.data))
+        world.wait(lambda: world.server.ask("cloud", "show")["machines"] == [])
+    bills = world.server.ask("invoice", "--by", "job")
+    world.server.down()
+    check(world, movers, bills)
+
+
+def prices_change(world: World, at_lab: list[str], movers: list[str]) -> None:
+    """The movers go from one cloud to the other and back for money, and once more when the first one ends."""
     world.kill()
-    wait_for(world.all_run_at(at_lab, "hpc"))
-    wait_for(world.all_run_at(movers, "alpha"))
+    world.wait(world.all_run_at(at_lab, "hpc"))
+    world.wait(world.all_run_at(movers, "alpha"))
     world.alpha.sell(usd=5.0)
     world.kill()
-    wait_for(world.all_run_at(movers, "beta"))
-    wait_for(lambda: not world.alpha.taken(world.server.data))
+    world.wait(world.all_run_at(movers, "beta"))
+    world.wait(lambda: not world.alpha.taken(world.server.data))
     world.kill()
     world.beta.sell(usd=9.0)
     world.alpha.sell(usd=0.2)
-    wait_for(world.all_run_at(movers, "alpha"))
+    world.wait(world.all_run_at(movers, "alpha"))
     world.kill()
     end = datetime.now(UTC) + timedelta(minutes=1)
     world.notice.write_text(f"instance_status: STATUS_PREEMPTING\nend_time: {end.isoformat()}\n")
-    wait_for(lambda: all(len(world.server.show(job)["leases"]) > 3 for job in movers))
+    world.wait(lambda: all(len(world.server.show(job)["leases"]) > 3 for job in movers))
     world.alpha.sell(without=world.alpha.hosts)
     for host in world.alpha.hosts:
         world.machines.cut(host)
-    wait_for(world.all_run_at(movers, "beta"))
+    world.wait(world.all_run_at(movers, "beta"))
     world.kill()
-    (world.folder / "go").touch()
-    wait_for(lambda: {world.server.show(job)["phase"] for job in world.jobs} == {"finished"})
-    wait_for(lambda: not world.beta.taken(world.server.data))
-    wait_for(lambda: world.server.ask("cloud", "show")["machines"] == [])
-    bills = world.server.ask("invoice", "--by", "job")
-    world.server.down()
-    check(world, movers, late, bills)
 
 
-def check(world: World, movers: list[str], late: str, bills: dict[str, Any]) -> None:
+def check(world: World, movers: list[str], bills: dict[str, Any]) -> None:
     events, fold = world.fold()
     for job in world.jobs:
         assert world.steps(job) == list(range(1, len(world.steps(job)) + 1)), "each step once, in order"
@@ -175,7 +220,9 @@ def check(world: World, movers: list[str], late: str, bills: dict[str, Any]) -> 
         assert {"here", "there", "egress", "restart"} <= sums.keys()
     taken = [event.lease for event in events if isinstance(event, LeaseEnded) and event.cause == BY_CLOUD]
     assert {lease.rpartition(".")[0] for lease in taken} >= set(movers), "each left in time, by its notice"
-    assert (fold.fleet.jobs[late].ended_s or 0) <= (fold.fleet.jobs[late].job.deadline_s or 0)
+    due = [state for state in fold.fleet.jobs.values() if state.job.deadline_s is not None]
+    assert len(due) == JOBS - MOVERS
+    assert all((state.ended_s or 0) <= (state.job.deadline_s or 0) for state in due)
     leases = [lease for job in world.jobs for lease in fold.fleet.jobs[job].leases]
     owed = {job: sum(each.cost_microusd(0) for each in fold.fleet.jobs[job].leases) for job in world.jobs}
     assert {bill["of"]: bill["microusd"] for bill in bills["bills"]} == owed
@@ -187,6 +234,12 @@ def check(world: World, movers: list[str], late: str, bills: dict[str, Any]) -> 
         machines = [each for each in fold.fleet.cloud.gone.values() if each.offer.provider == name]
         assert fold.ledger.balance(f"provider:{name}") == sum(each.cost_microusd(0) for each in machines) > 0
     assert sum(fold.ledger.balances.values()) == 0
+    print(
+        f"{JOBS} jobs, {len(leases)} leases, {len(moves)} moves for money, {world.kills} kills of the server"
+    )
+    for lease in moves:
+        print(f"{lease.lease}: {lease.reason}")
+    print(f"billed {sum(owed.values())} micro-dollars in {len(bills['bills'])} bills")
 
 
 def _moved(lease: Lease) -> bool:

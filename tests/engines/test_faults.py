@@ -49,6 +49,28 @@ def _is_over(site: Lab) -> bool:
     return any((site.folder / "leases" / "a.1").rglob("ended.json"))
 
 
+@pytest.mark.fault("stop_waits")
+def test_a_stop_that_the_engine_could_not_hear_is_obeyed_when_it_is_back(site: Lab) -> None:
+    site.start(STAYS)
+    up(site)
+    site.waits_for("running")
+    site.engine_goes()
+    assert _is_unheard(site)
+    site.engine_returns()
+    site.waits_for("running")  # nobody has told it
+    assert site.stop("a.1", grace_s=1) == {}
+    assert site.waits_for("ended").cause == "stopped_by_us"
+    assert (site.folder / "ran").read_text() == "x"
+
+
+def _is_unheard(site: Lab) -> bool:
+    """Of the lease, or of the site as a whole: whoever ordered it is told, and orders it again."""
+    try:
+        return "a.1" in site.stop("a.1", grace_s=1)
+    except WorldFailed:
+        return True
+
+
 @pytest.mark.fault("node_lost")
 def test_a_lost_node_ends_the_lease_burns_no_try_and_its_orphan_keeps_nothing(site: Lab) -> None:
     site.start(SAVES)

@@ -47,7 +47,7 @@ def test_a_gang_whose_first_rank_cannot_begin_does_not_wait_for_it(tmp_path: Pat
         lab.start(RUNS, parts=GANG)
         ended = lab.waits_for("ended")
         assert ended.cause == "failed"
-        assert "rank 0: cannot begin" in str(ended.problem)
+        assert "rank 0: cannot start" in str(ended.problem)
         assert not (tmp_path / "ran").exists()
     finally:
         lab.close()

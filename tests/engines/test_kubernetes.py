@@ -12,15 +12,16 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from brimful.adapters.engines.cluster import HELD_S
 from brimful.adapters.engines.kubernetes import inventory, manifests
 from brimful.adapters.engines.kubernetes.client import Api
-from brimful.adapters.engines.kubernetes.engine import HELD_S, ORPHAN_S, KubernetesEngine
+from brimful.adapters.engines.kubernetes.engine import ORPHAN_S, KubernetesEngine
 from brimful.adapters.engines.kubernetes.manifests import Place
 from brimful.adapters.engines.kubernetes.options import KubernetesOptions, tolerates, toleration, volume
 from brimful.adapters.sites import Site, Surroundings, make_engine
 from brimful.errors import BadInput, WorldFailed
 from brimful.scheduler.ports import CannotStart
-from tests.builders import eventually, refuses
+from tests.builders import code_of, eventually, refuses
 from tests.engines.kubernetes_api import Refused, Served, Thing, World
 from tests.engines.kubernetes_lab import GPU, SPACE, KubernetesLab, a_node, kubeconfig
 from tests.engines.labs import GANG, NODES
@@ -222,6 +223,26 @@ def test_a_node_offers_its_gpus_by_type_and_its_slices_beside_them(lab: Kubernet
     assert (slices.gpu, slices.gpus) == ("a100-sxm-80gb-mig-1g.10gb", 7)
     two = lab.start(RUNS, parts=(("mixed:mig-1g.10gb", (0, 1)),))
     assert isinstance(two["a.1"], CannotStart), "CUDA shows a process one slice"
+
+
+def test_resources_that_two_vendors_call_alike_are_told_apart() -> None:
+    node = a_node("mixed")
+    more = {"amd.com/gpu": "2", "example.com/gpu": "1"}
+    node["status"]["allocatable"] |= more
+    options = KubernetesOptions(resources=(GPU, *more))
+    found = {own: (place.resource, count) for own, place, count in inventory.places(node, options)}
+    assert found == {
+        "mixed": (GPU, 4),
+        "mixed:gpu.amd.com": ("amd.com/gpu", 2),
+        "mixed:gpu.example.com": ("example.com/gpu", 1),
+    }
+
+
+def test_a_node_with_more_gpus_than_can_be_is_not_offered(lab: KubernetesLab) -> None:
+    lab.world.get("nodes", "", NODES[0])["status"]["allocatable"][GPU] = "999999999"
+    assert {each.node for each in lab.engine.nodes()} == {NODES[1]}
+    complaints = lab.engine.complaints()  # type: ignore[attr-defined]
+    assert code_of(complaints[NODES[0]]) == "adapters.strange_node"
 
 
 def test_what_others_hold_counts_by_resource_wherever_they_run() -> None:
@@ -510,9 +531,10 @@ def test_servers_below_1_27_are_refused_with_a_reason(tmp_path: Path, version: s
 def test_a_cluster_that_is_not_there_is_the_sites_trouble(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(kubeconfig("http://127.0.0.1:9"))
-    for path in (str(config), str(tmp_path / "missing")):
-        api = Api(site="k8s", kubeconfig=path, context="", namespace=SPACE)
-        with refuses(WorldFailed, "kubernetes.failed", "k8s"):
+    broken = {config: "kubernetes.failed", tmp_path / "missing": "kubernetes.no_config"}
+    for path, code in broken.items():
+        api = Api(site="k8s", kubeconfig=str(path), context="", namespace=SPACE)
+        with refuses(WorldFailed, code, "k8s"):
             api.nodes()
 
 

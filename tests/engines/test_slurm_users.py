@@ -16,6 +16,7 @@ import pytest
 import brimful
 from bench.chaos import python_for_all
 from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.slurm import engine
 from brimful.adapters.engines.slurm.commands import Commands
 from brimful.adapters.engines.slurm.engine import SlurmEngine
 from brimful.adapters.engines.users import JobUsers, find_users
@@ -143,6 +144,43 @@ def test_links_that_a_tenant_puts_into_its_folder_lead_root_nowhere(lab: SharedL
     lab.stop("a.1", grace_s=1)
     assert lab.waits_for("ended").cause == "stopped_by_us"
     assert (lab.folder / "secret").read_text() == "root's own"
+
+
+FORGES = """
+cd {folder}
+for name in started ended; do
+    ( while :; do echo '{{"at_s": 1, "exit_code": 0, "speed": 1}}' > ranks/0/$name.json; done ) &
+done
+rm -f submitted.json; echo '{{"skew_s": -1e9}}' > skew.json
+echo up; while [ ! -e {go} ]; do sleep 0.05; done
+chmod 000 {folder}
+"""
+
+
+def test_the_bill_has_slurms_times_whatever_the_tenants_runner_wrote(lab: SharedLab) -> None:
+    go = lab.folder / "go"
+    lab.run(FORGES.format(folder=lab.folder / "leases" / "a.1", go=go), "red")
+    eventually(lambda: "up" in lab.log())
+    running = lab.waits_for("running")
+    go.touch()
+    ended = lab.waits_for("ended")
+    assert isinstance(lab.engine, SlurmEngine)
+    (row,) = Commands("low", users=["games"]).jobs(f"brimful:{lab.engine.identity[:8]}:")
+    assert running.started_s == ended.started_s == row.span.began_s is not None
+    assert ended.ended_s == row.span.ended_s is not None
+    assert ended.skew_s == 0.0
+
+
+def test_a_tenant_whose_runner_never_says_that_it_runs_is_billed_all_the_same(
+    lab: SharedLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "SILENT_S", -1)
+    lab.run("exec sleep 600", "red")
+    own = lab.folder / "leases" / "a.1" / "ranks" / "0"
+    eventually((own / "child.json").exists)
+    (own / "child.json").unlink()
+    lab.restart()
+    assert lab.waits_for("running").started_s is not None
 
 
 def test_a_job_that_a_tenant_names_like_anothers_lease_is_not_taken_for_it(lab: SharedLab) -> None:

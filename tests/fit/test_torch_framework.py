@@ -136,12 +136,15 @@ def test_an_input_hung_on_the_graph_outlives_the_backward_pass_with_the_output()
     assert gone() is None
 
 
-def test_autocast_holds_every_cast_until_its_context_ends_though_layers_are_checkpointed() -> None:
+@pytest.mark.parametrize("trained", [True, False])
+def test_autocast_holds_casts_of_trained_weights_until_its_context_ends_though_checkpointed(
+    trained: bool,
+) -> None:
     import torch
     from torch.utils.checkpoint import checkpoint
 
     layers, width = 4, 64
-    matrices = [torch.randn(width, width, requires_grad=True) for _ in range(layers)]
+    matrices = [torch.randn(width, width, requires_grad=trained) for _ in range(layers)]
     live = live_bytes()
     with live:
         with torch.autocast("cpu", torch.bfloat16):
@@ -151,12 +154,13 @@ def test_autocast_holds_every_cast_until_its_context_ends_though_layers_are_chec
             inside = live.now_bytes
         after = live.now_bytes
     model = a_model(layers=1, width=64, heads=1, mlp_width=4 * 64, vocab=100)
-    training = a_training(checkpointing="full", compiled=False)
+    training = a_training(checkpointing="full", compiled=False, tuning="full" if trained else "lora")
+    output = 100 * width  # outside the checkpoints, and kept for its backward pass
 
-    assert inside - after == 2 * layers * width * width
-    assert cast_bytes(model, training, forward=True) == 2 * (12 * width * width + 100 * width)
-    deep = replace(model, layers=12)
-    assert cast_bytes(deep, training, forward=False) < cast_bytes(deep, training, forward=True)
+    assert inside - after == (2 * layers * width * width if trained else 0)
+    held = 12 * width * width if trained else 0
+    assert cast_bytes(model, training, at="forward") == 2 * (held + output)
+    assert cast_bytes(replace(model, layers=12), training, at="loss") == 2 * output
 
 
 def test_the_gradient_of_a_flat_parameter_covers_its_frozen_parts() -> None:

@@ -318,6 +318,21 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, train: list[str]) -> None:
     assert not (tmp_path / "brimful-runs").exists()
 
 
+@pytest.mark.parametrize("fix", [(), ("--fix",)])
+def test_a_script_without_options_starts_as_it_is_and_no_empty_change_is_named(
+    tmp_path: Path, fix: tuple[str, ...]
+) -> None:
+    (tmp_path / "bare.py").write_text("print(1)")
+    what = ("--config", str(ROOT / "examples/nanogpt/train_gpt2.py"), "--gpu", "4070")
+
+    code, out, err = ran(tmp_path, "--json", "--dry-run", *fix, *what, "--", "python", "bare.py")
+
+    assert code == 0, err
+    data = json.loads(out)["data"]
+    assert data["words"] == ["python", "bare.py"]
+    assert [each["code"] for each in data["said_codes"]] == ["guard.predicted"]
+
+
 def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     code, out, _ = ran(tmp_path, "--json", "--", "./nobody")
 

@@ -137,6 +137,20 @@ def test_the_winners_are_worth_as_much_as_the_best_of_all_allocations() -> None:
         assert worth == brute_force(book), seed
 
 
+@pytest.mark.parametrize("why", ["its owner lends", "it is larger than the pool"])
+def test_a_bid_that_may_not_set_the_price_moves_it_at_no_limit(why: str) -> None:
+    for seed in range(500):
+        book = random_book(seed, small=True, steps=seed % 2 == 0)
+        size = 1 if why == "its owner lends" else book.units + 1
+        shill = a_bid("shill", size, usd=1, arrival=999)
+        before = clear(book)
+        for win in before.wins:
+            bid = replace(shill, limit=win.bid.limit, sets_price=why != "its owner lends")
+            after = clear(replace(book, bids=(*book.bids, bid)))
+            if "shill" not in {each.bid.bid for each in after.wins}:
+                assert after.price == before.price, seed
+
+
 def test_a_shadow_price_is_the_limit_at_which_a_loser_draws_level() -> None:
     checked = 0
     for seed in range(600):

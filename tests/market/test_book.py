@@ -80,6 +80,9 @@ X = {"bid": "x", "quantity": 1, "limit": 1}
         (book(supply=[{"quantity": 4, "ask": 0.1}]), "ask_below_floor", 1, None),
         (book(supply=10**9), "bad_count", 1, "quantity"),
         (book(floor=-1), "bad_number", None, "floor"),
+        (book(GOOD, {**X, "min_quantiy": 1}), "misspelt", 2, "min_quantiy"),
+        (book(supply=[{"quantity": 4, "bougth": True}]), "misspelt", 1, "bougth"),
+        (book(flor=1), "misspelt", None, "flor"),
         ("[]", "book_not_object", None, None),
         ("{", "book_not_json", None, None),
     ],
@@ -93,6 +96,10 @@ def test_a_bad_book_is_refused_by_the_name_of_its_entry(
     where = said.get("where", said)
     assert (said["code"], where.get("entry"), said.get("field")) == (f"market.{code}", entry, field)
     assert refused.value.hint
+
+
+def test_a_field_unlike_any_of_a_book_is_left_alone() -> None:
+    assert parse_book(book({**GOOD, "note": "for Friday"})) == parse_book(book(GOOD))
 
 
 def test_nobody_does_not_sell_to_nobody() -> None:

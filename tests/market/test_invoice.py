@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from brimful.cli.commands import BAD_INPUT, YES
 from brimful.cli.main import main
+from brimful.cli.money import accounts
 from brimful.fleet.events import (
     Event,
     JobSubmitted,
@@ -188,6 +191,20 @@ def test_an_invoice_is_shown_as_table_and_csv(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.startswith(
         "of,leases,gpu_s,microusd,failed_microusd,lost_microusd,idle_microusd,moved_bytes,egress_microusd\n"
     )
+
+
+def test_equal_bills_below_a_cent_look_equal_and_add_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bills = [
+        asdict(Bill(of=f"job-{i}", leases=1, gpu_s=16, microusd=n))
+        for i, n in enumerate([4400, 4400, 50_000])
+    ]
+    answer = {"by": "job", "bills": bills, "total_microusd": 58_800}
+    monkeypatch.setattr(accounts, "_of_log", lambda _args: answer)
+    assert main(["invoice", "--log", "x", "--by", "job"]) == YES
+    shown = re.findall(r"\$0\.\d{6}", capsys.readouterr().out)
+    assert shown == ["$0.004400", "$0.004400", "$0.050000", "$0.058800"]
 
 
 def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

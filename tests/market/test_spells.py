@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brimful.market.spells import AGES_S, PRIOR_SPELLS, Spells, prior_of
+from brimful.market.spells import AGES_S, NONE_LEFT, PRIOR_SPELLS, Spells, follow, prior_of, spells_of
 from brimful.sim.deadlines import Capacity, seen_in
+from brimful.units import HOUR_S as HOUR
 
 HOUR_S = 3600
 
@@ -41,3 +42,25 @@ def test_nothing_believed_is_nothing_counted_and_a_prior_weighs_two_spells() -> 
     believed = Spells.before([[1.0] * len(AGES_S)] * 2)
     assert believed.ends[True] == [PRIOR_SPELLS] * len(AGES_S)
     assert believed.per_hour(is_up=True) == [1.0] * len(AGES_S)
+
+
+def test_of_one_zone_whoever_follows_sees_its_spells_and_has_none_after_a_loss() -> None:
+    zone = [0, 5 * HOUR, 6 * HOUR, 9 * HOUR]
+
+    seen = follow([zone], until_s=10 * HOUR)
+
+    assert seen.spells == spells_of(zone, until_s=10 * HOUR)
+    assert seen.after == NONE_LEFT
+
+
+def test_after_a_loss_one_goes_on_in_the_zone_that_is_left_at_the_age_it_has() -> None:
+    lasting, brief = [0], [x for i in range(6) for x in (4 * i * HOUR, (4 * i + 1) * HOUR)]
+
+    seen = follow([lasting, brief], until_s=100 * HOUR)
+    both = follow([[0, 30 * HOUR], [10 * HOUR]], until_s=100 * HOUR)
+
+    assert [sum(each) for each in seen.after] == pytest.approx([1] * len(AGES_S))
+    assert seen.spells.hours[True][0] - Spells().hours[True][0] == pytest.approx(AGES_S[1] / HOUR), (
+        "held once"
+    )
+    assert both.after[-1][len(AGES_S)] == pytest.approx(1), "20 hours old when the first one goes"

@@ -117,6 +117,30 @@ def test_what_a_review_settled_is_carried_out_once_those_who_move_have_stopped()
     assert later.review is None
 
 
+def test_for_the_least_makespan_the_longest_of_known_jobs_goes_first_and_to_the_fast_gpus() -> None:
+    rules = replace(POLICIES["brim"], objective="makespan")
+    short = a_job("short", gpus=2, rates=RATES, predicted_work_s=9_000.0)
+    long = a_job("long", gpus=2, rates=RATES, predicted_work_s=90_000.0)
+    world = _mixed().waiting(short, long, at_s=REVIEW_S - 1)
+    plan = world.plan(rules=rules, now_s=REVIEW_S)
+    assert {start.job: start.node for start in plan.starts} == {"long": "node-new", "short": "node-old"}
+
+    for of, first in ((POLICIES["brim"], "short"), (rules, "long")):
+        one_type = a_fleet(nodes=1, gpus_per_node=2).waiting(
+            replace(short, rates=()), replace(long, rates=())
+        )
+        assert [start.job for start in one_type.plan(rules=of, now_s=0).starts] == [first]
+
+
+def test_for_the_least_makespan_nobody_is_stopped_for_a_shorter_job() -> None:
+    brim = POLICIES["brim"]
+    for rules, stops in ((brim, ["long.1"]), (replace(brim, objective="makespan"), [])):
+        world = a_fleet(nodes=1, gpus_per_node=2).running(a_job("long", gpus=2, predicted_work_s=90_000.0))
+        world.waiting(a_job("short", gpus=2, predicted_work_s=900.0), at_s=REVIEW_S - 1)
+        plan = world.plan(rules=rules, now_s=REVIEW_S)
+        assert [stop.lease for stop in plan.stops] == stops
+
+
 def test_two_that_share_a_gpu_are_one_gpu_to_a_review() -> None:
     """Each counted as a whole one: a third went to a GPU that is four times as slow, with a fast one free."""
     world = AFleet([a_node("node-new", gpus=2, gpu="new"), a_node("node-old", gpus=2, gpu="old")])

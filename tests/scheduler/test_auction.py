@@ -154,7 +154,9 @@ def test_a_lease_is_billed_at_the_price_of_its_time() -> None:
     points = done.fleet.prices[POOL].points
     assert points[0].microusd_per_gpu_hour == USD  # the floor, while there is room
     assert max(point.cleared_microusd_per_gpu_hour for point in points) == 3 * USD
-    assert USD < max(point.microusd_per_gpu_hour for point in points) < 3 * USD  # it rises slowly
+    rising = [each.microusd_per_gpu_hour for each in points if each.microusd_per_gpu_hour > USD]
+    assert rising[0] == 1_095_000  # by steps
+    assert max(rising) == 3 * USD
     lease = done.fleet.jobs["one"].leases[0]
     assert lease.started_s == 0
     by_hand = sum(
@@ -350,6 +352,36 @@ def test_what_was_won_starts_though_somebody_wrote_to_the_log_meanwhile() -> Non
     assert store.append([JobSubmitted(at_s=2, job=a_job("a"))], after=fleet.seq)
     tick(fleet, ports, RULES, now_s=2)
     assert fleet.jobs["a"].phase == "starting"
+
+
+def test_who_has_won_below_the_bill_is_told_when_the_bill_will_have_fallen() -> None:
+    store, engine, fleet = MemoryStore(), ScriptedEngine(a_node(gpus=4, usd=1)), Fleet()
+    auctions = Auctions(Market(terms=TERMS))
+    ports = Ports(store=store, engines={"here": engine}, market=auctions)
+    holder, low = (
+        a_job(name, gpus=1, limit_microusd_per_gpu_hour=usd * USD)
+        for name, usd in (("holder", 9), ("low", 2))
+    )
+    tick(fleet, ports, RULES, now_s=0)
+    priced = PoolPriced(
+        at_s=0,
+        **Pool("here", "h100")._asdict(),
+        microusd_per_gpu_hour=4 * USD,
+        cleared_microusd_per_gpu_hour=4 * USD,
+        held=0,
+        wanted=1,
+        gpus=4,
+    )
+    assert store.append([priced, JobSubmitted(at_s=1, job=holder)], after=fleet.seq)
+    tick(fleet, ports, RULES, now_s=1)
+    billed = fleet.prices[Pool("here", "h100")].last.microusd_per_gpu_hour
+    assert store.append([JobSubmitted(at_s=2, job=low)], after=fleet.seq)
+    tick(fleet, ports, RULES, now_s=2)
+    assert billed > 2 * USD
+    assert fleet.jobs["low"].phase == "waiting"
+    why = auctions.why(fleet.jobs["low"], fleet, now_s=2)
+    assert why is not None
+    assert code_of(why) == "scheduler.winner_waits_for_price"
 
 
 def test_a_gang_that_no_node_could_hold_neither_bids_nor_lifts_the_price() -> None:

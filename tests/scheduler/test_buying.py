@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import (
+    CancelRequested,
     Event,
     JobSubmitted,
     LeaseEnding,
@@ -329,6 +331,18 @@ def test_the_hourly_cap_holds_and_says_so() -> None:
     assert waits["job-2"] == "scheduler.over_hourly_cap"
 
 
+def test_a_provider_at_its_own_cap_sells_no_more_and_gives_back_when_it_is_lowered() -> None:
+    world = World(a_buyer("job-1"), a_buyer("job-2"), buying=Buying(hourly_of={"cloud": round(1.5 * USD)}))
+    waits = world.tick(0)
+    assert len(world.cloud.orders) == 1
+    assert waits["job-2"] == "scheduler.over_provider_cap"
+    world.ports = replace(world.ports, buying=Buying(hourly_of={"cloud": 0, "another": USD}))
+    world.cloud.ready()
+    world.tick(1)  # the lease that begins there is told to stop at the next look
+    world.tick(2)
+    assert [each.node for each in world.happened(NodeReturned)] == [world.cloud.orders[0].node]  # type: ignore[attr-defined]
+
+
 def test_a_running_job_moves_when_the_rest_is_clearly_cheaper_and_the_sum_is_told() -> None:
     job = a_buyer(usd=5, predicted_work_s=40.0 * HOUR, checkpoint_interval_s=0)
     world = World(job, sells=[an_offer("a", usd=3), an_offer("b", usd=3.1)])
@@ -427,3 +441,37 @@ def test_the_next_lease_on_a_kept_node_pays_the_price_of_now_and_a_running_one_i
     (lease,) = world.fleet.jobs["job-1"].leases
     assert lease.microusd_per_gpu_hour == 1 * USD
     assert machine.owed(100 + HOUR, since_s=100) == round(1.5 * USD) * HOUR
+
+
+def test_a_node_whose_job_was_cancelled_before_it_joined_says_nothing_of_the_offer() -> None:
+    world = World(a_buyer(), buying=Buying(keep_s=1))
+    world.tick(0)
+    (order,) = world.cloud.orders
+    world.cloud.machines[order.node] = Made(order.node, "ready", 60)  # its agent has yet to begin
+    world.tick(60)
+    world.store.append([CancelRequested(at_s=61, job="job-1")], after=len(world.store.log))
+    world.store.append([JobSubmitted(at_s=61, job=a_buyer("job-2"))], after=len(world.store.log))
+    world.cloud.sells = []
+    for now_s in (62, 63, 64):
+        world.tick(now_s)
+    assert not world.fleet.cloud.machines
+    world.cloud.sells = [an_offer()]
+    world.tick(65)
+    assert world.cloud.orders[-1].job == "job-2"
+
+
+def test_a_provider_that_has_no_more_is_asked_again_once_one_was_given_back() -> None:
+    world = World(a_buyer())
+    world.tick(0)
+    world.cloud.ready()
+    for now_s in (10, 11):
+        world.tick(now_s)
+    world.cloud.refuses["cloud-a"] = CannotMake(say("sim.no_capacity", site="cloud-a"))
+    world.store.append([JobSubmitted(at_s=12, job=a_buyer("job-2"))], after=len(world.store.log))
+    for now_s in (12, 13):
+        world.tick(now_s)
+    cloud, node = world.fleet.cloud, world.cloud.orders[0].node
+    assert not list(cloud.for_sale(now_s=20))
+    cloud.apply(NodeReturned(at_s=20, node=node, reason=say("scheduler.cap_reached", node=node)))
+    cloud.apply(NodeGone(at_s=20, node=node, cause="returned"))
+    assert [offer.site for offer in cloud.for_sale(now_s=20)] == ["cloud-a"]

@@ -93,6 +93,7 @@ class Watch:
             self.quantum = max(self.quantum, each.microusd_per_hour * least_s // HOUR_S)
         assert self.buying.hourly_microusd is not None
         assert hourly <= self.buying.hourly_microusd, now_s
+        assert hourly <= self.buying.hourly_of.get("cloud", hourly), now_s
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -103,7 +104,9 @@ def test_no_history_crosses_a_cap_by_more_than_one_billing_quantum(part: int) ->
         monthly = round(rng.uniform(1, 150) * USD)
         hourly = round(rng.uniform(1, 30) * USD)
         # Who keeps pace asks for as much and takes less time to say so.
-        watch = Watch(Buying(hourly_microusd=hourly, monthly_microusd=monthly, programmes=False))
+        own = {"cloud": round(rng.uniform(1, 30) * USD)} if rng.random() < 0.5 else {}
+        caps = Buying(hourly_microusd=hourly, monthly_microusd=monthly, hourly_of=own, programmes=False)
+        watch = Watch(caps)
         outcome = rehearse_buying(jobs, there, RULES, watch.buying, until_s=4 * DAY, watch=watch)
         assert outcome.bought_microusd <= monthly + watch.quantum, seed
         ledger = Ledger()

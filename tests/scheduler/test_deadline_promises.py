@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from brimful.fleet.events import DeadlineAnswered
+from brimful.fleet.events import DeadlineAnswered, LeaseEnded, from_record, to_record
 from brimful.fleet.job import Job
+from brimful.fleet.state import Fleet
 from brimful.scheduler.deadlines.promise import answer, slot_of, slots
 from brimful.scheduler.policies import POLICIES
 from brimful.sim.world import Arrival, rehearse
@@ -64,6 +65,66 @@ def test_nothing_is_said_where_nobody_bounds_the_run_or_the_policy_cannot_stop_o
     told = answer(world.fleet, BRIM, bounded, now_s=0)
     assert told is not None
     assert told.is_promised
+
+
+def _after(world: AFleet, lengths_s: list[int], **more: object) -> AFleet:
+    """Jobs of these lengths have run on it, one after the other."""
+    for i, length_s in enumerate(lengths_s):
+        job = a_job(f"old{i}", checkpoint_interval_s=0, **more)  # type: ignore[arg-type]
+        world.running(job, at_s=0)
+        ended = LeaseEnded(at_s=length_s, lease=f"old{i}.1", exit_code=0, requeue=False, kept_work_s=length_s)
+        world.then(ended)
+    return world
+
+
+def test_a_job_that_nobody_bounds_is_promised_with_a_chance_by_how_long_others_were() -> None:
+    due = _due("due", work_s=0.0, by_s=9 * HOUR_S, predicted_work_s=None)
+    nine = [600 * (i + 1) for i in range(9)]
+    assert answer(_after(a_fleet(gpus_per_node=1), nine[:8]).fleet, BRIM, due, now_s=0) is None, "too few"
+
+    world = _after(a_fleet(gpus_per_node=1), nine)
+    told = _promised(world, due)
+
+    assert (told.is_promised, told.work_s) == (True, nine[-1])
+    assert told.chance == pytest.approx(0.9)
+    [(_, slot)] = slots(world.fleet, BRIM, now_s=0)
+    assert slot.ends_s - slot.begins_s >= nine[-1]
+    # The slot is its own: for the next one there is the time before it, which is not enough.
+    other = _promised(world, replace(due, job="other", deadline_s=2 * HOUR_S))
+    third = _promised(world, replace(due, job="third", deadline_s=9 * HOUR_S))
+    assert [other.is_promised, third.is_promised] == [True, True]
+    late = _promised(world, replace(due, job="late", deadline_s=2 * HOUR_S))
+    assert not late.is_promised
+    assert late.done_by_s is not None
+    assert late.done_by_s > 2 * HOUR_S
+    kind, version, body = to_record(told)
+    assert from_record(kind, version, body) == told
+    assert from_record(kind, 1, {k: body[k] for k in ("at_s", "job", "is_promised")}).chance == 1.0  # type: ignore[attr-defined]
+
+
+def test_promises_without_a_bound_are_kept_as_often_as_was_said() -> None:
+    """600 jobs on a crowded fleet, of three names that the scheduler learns the lengths of."""
+    dice, found = Random(3), list[Arrival]()
+    for i in range(600):
+        name, mean_s = dice.choice([("tune", 900), ("train", 5000), ("eval", 120)])
+        work_s = dice.lognormvariate(0, 0.8) * mean_s
+        job = a_job(
+            f"j{i}",
+            name=name,
+            within="any",
+            checkpoint_interval_s=0,
+            deadline_s=300 * i + int(mean_s * dice.uniform(1, 20)),
+        )
+        found.append(Arrival(at_s=300 * i, job=job, work_s=work_s))
+    outcome = rehearse(found, [a_node(gpus=6)], BRIM)
+    told = [each for each in outcome.log if isinstance(each, DeadlineAnswered) and each.is_promised]
+    kept = sum((outcome.fleet.jobs[each.job].ended_s or 0) <= (each.done_by_s or 0) for each in told)
+    assert len(told) > 300
+    assert sum(each.chance for each in told) / len(told) == pytest.approx(kept / len(told), abs=0.03)
+    again = Fleet()
+    for event in outcome.log:
+        again.apply(event)
+    assert again.odds == outcome.fleet.odds, "a replay learns the same"
 
 
 def test_when_its_slot_begins_others_leave_and_nobody_sends_it_away() -> None:

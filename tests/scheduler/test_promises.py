@@ -29,6 +29,7 @@ TYPES = ("new", "old")
 QUOTA = (Quota(queue="a", gpus=4, borrow_gpus=2), Quota(queue="b", gpus=4))
 RULES: list[Rules] = [
     *POLICIES.values(),
+    replace(POLICIES["brim"], objective="makespan", rerank_s=60),
     replace(POLICIES["brim"], quotas=QUOTA, rerank_s=60),
     replace(POLICIES["backfill"], quotas=QUOTA, min_run_s=0),
 ]

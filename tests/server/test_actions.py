@@ -161,4 +161,4 @@ def test_two_roles_of_two_teams_in_a_browser(tmp_path: Path, browser: Browser) -
         expect(viewer.locator(".actions")).to_have_count(0)
         blue = enter(token("bob", "blue", "admin"), 1440)
         blue.goto(f"{home}/jobs/{job}")
-        expect(blue.locator("h2")).to_have_text("Not here")
+        expect(blue.locator("h2")).to_have_text("Not found")

@@ -164,6 +164,39 @@ def test_half_a_character_is_refused_wherever_it_stands(server: Server, change: 
     assert server.store.since(0) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "where", "why", "limit"),
+    [
+        ({"max_run_s": 10**10}, "max_run_s", "server.shape_at_most", 316_224_000),
+        ({"retries": -1}, "retries", "server.shape_at_least", 0),
+        ({"gpus": 0}, "gpus", "server.shape_at_least", 1),
+        ({"name": "x" * 101}, "name", "server.shape_characters", 100),
+        ({"sites": ["x"] * 51}, "sites", "server.shape_entries", 50),
+        ({"tenant": "x y"}, "tenant", "server.shape_name", None),
+        ({"colour": "red"}, "colour", "server.shape_unknown", None),
+    ],
+)
+def test_a_value_out_of_shape_is_refused_by_field_limit_and_option(
+    server: Server, change: dict[str, object], where: str, why: str, limit: int | None
+) -> None:
+    answer = server.http.post("/v1/jobs", json={"command": ["true"], "folder": "/", **change})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["reason"]["code"]) == (422, "server.bad_shape")
+    assert (error["reason"]["where"], error["reason"]["why"]["code"]) == (where, why)
+    assert error["reason"]["why"].get("limit") == limit
+    assert ("--" in error["hint"]) == (where != "colour")
+    if where == "max_run_s":
+        assert "3660 d" in error["problem"]
+
+
+def test_a_queue_out_of_shape_is_called_by_its_name(server: Server) -> None:
+    answer = server.http.put(
+        "/v1/queues", json={"queues": [{"queue": "nlp"}, {"queue": "vision", "gpus": -1}]}
+    )
+    error = answer.json()["error"]
+    assert (error["reason"]["where"], "--gpus" in error["hint"]) == ("[vision] gpus", False)
+
+
 def test_a_huge_body_is_cut_off(server: Server) -> None:
     stated = server.http.post("/v1/jobs", content=b"x" * (MAX_BODY_BYTES + 1))
     assert stated.status_code == 413

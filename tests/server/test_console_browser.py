@@ -76,10 +76,20 @@ def test_every_page_is_accessible_light_and_dark_and_a_job_is_written_and_cancel
         expect(page.locator(".head h2")).to_contain_text("written here")
         page.goto(f"{home}/jobs")
         page.get_by_label("job-1", exact=True).check()
-        page.get_by_text("With the chosen jobs").click()
-        page.get_by_label("yes, I mean it").check()
+        page.get_by_text("With selected jobs").click()
+        page.get_by_label("yes, I am sure").check()
         page.get_by_role("button", name="Yes, cancel it").click()
         wait_for(lambda: server.show("job-1")["phase"] == "cancelled")
         assert page.title() != "owned"
+
+        page.goto(f"{home}/audit")
+        page.fill("#what-if [name=nodes]", "0 1")
+        page.get_by_role("button", name="Rehearse").click()
+        expect(page.locator("main h3")).to_have_count(2)
+        expect(page.locator("main h3").last).to_contain_text("+1")
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.evaluate(AXE)
+        assert page.evaluate(SERIOUS, {}) == [], "with tables of What if"
         assert problems == []
         context.close()

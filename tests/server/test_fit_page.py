@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from starlette.testclient import TestClient
 
 from brimful.configs.pasted import suffix_of
 from brimful.configs.read import read
-from brimful.errors import WorldFailed
+from brimful.errors import Refused, WorldFailed
 from brimful.fit.fit import fit_reading
 from brimful.language import Size, language
 from brimful.server.app import make_app
-from brimful.server.fitting.fitter import Fitter
+from brimful.server.fitting.fitter import MOST_OF_ONE, Fitter
 from brimful.specs.gpu import find_gpu
 from tests.server.live import live
 from tests.server.test_console import (  # noqa: F401 - two fixtures
@@ -111,6 +112,24 @@ def test_a_question_that_takes_too_long_ends_and_the_next_is_answered() -> None:
         fitter.ask(**question)
     fitter._answer_s = 600
     assert fitter.ask(**question)["cards"][0]["gpu"] == "t4"
+    fitter.close()
+
+
+def test_one_person_does_not_take_all_places_in_the_queue() -> None:
+    fitter = Fitter()
+    question: dict[str, Any] = {"config": "", "text": "", "model": "gpt2", "gpus": ["t4"]}
+    question |= {"settings": [], "other_bytes": None}
+    with ThreadPoolExecutor() as pool:
+        with fitter._turn:  # somebody's long text is being read
+            asked = [pool.submit(fitter.ask, asker="ann", **question) for _ in range(MOST_OF_ONE)]
+            while len(fitter._waiting) < MOST_OF_ONE:
+                wait(asked, timeout=0.01)
+            with pytest.raises(Refused) as refused:
+                fitter.ask(asker="ann", **question)
+            assert refused.value.code == "too_many"
+            asked.append(pool.submit(fitter.ask, asker="ben", **question))
+        assert [each.result()["cards"][0]["gpu"] for each in asked] == ["t4"] * (MOST_OF_ONE + 1)
+    assert fitter._waiting == []
     fitter.close()
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,15 +17,19 @@ from starlette.testclient import TestClient
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.job import Job
+from brimful.language import words
 from brimful.scheduler.policies import read_policy
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
+from brimful.server.service import hindsight
 from brimful.server.service.hindsight import last_month, month_said
 from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, rehearse
+from tests.patience import PATIENCE_S
 from tests.server.builders import an_access, bearer
+from tests.server.live import wait_for
 
 HOUR = 3600
 MAY, JUNE, JULY = (int(datetime(2026, month, 1, tzinfo=UTC).timestamp()) for month in (5, 6, 7))
@@ -143,3 +149,45 @@ def test_a_month_is_a_calendar_month() -> None:
     assert last_month(int(datetime(2026, 1, 15, tzinfo=UTC).timestamp()))[0] == int(
         datetime(2025, 12, 1, tzinfo=UTC).timestamp()
     )
+
+
+def test_a_long_log_is_read_in_another_process_and_pages_do_not_wait_for_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window: Any = {"start_s": MAY, "end_s": MAY + 4 * HOUR}
+    here = server.service.hindsight.report(**window, tenants=None)
+    monkeypatch.setattr(hindsight, "SMALL", -1)
+    first = server.service.hindsight.so_far(**window, tenants=None)
+    apart = wait_for(lambda: server.service.hindsight.so_far(**window, tenants=None)[0])
+
+    assert first == (None, True)
+    assert apart == here
+    assert server.service.hindsight.so_far(**window, tenants=None)[1] is False
+    assert server.service.hindsight.report(**window, tenants={"speech"})["paid_gpu_h"] == 4
+    process = server.service.hindsight.log_reader.process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert server.service.hindsight.report(**window, tenants=None) == here, "a process that ended is replaced"
+    server.service.hindsight.close()
+
+
+def test_the_page_says_how_far_the_log_is_read_while_it_is_counted(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hindsight, "SMALL", -1)
+    ready = threading.Event()
+    asked = server.service.hindsight._ask
+
+    def later(*which: Any, **how: Any) -> Any:
+        assert ready.wait(PATIENCE_S)
+        return asked(*which, **how)
+
+    monkeypatch.setattr(server.service.hindsight, "_ask", later)
+    first = server.get("/audit?live=1")
+    ready.set()
+
+    assert 'data-every="2"' in first
+    assert words("console.audit_counting") in first
+    wait_for(lambda: 'data-every="3600"' in server.get("/audit"))
+    server.service.hindsight.close()

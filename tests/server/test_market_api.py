@@ -267,7 +267,7 @@ def test_the_console_draws_price_and_depth_of_market_pools(shop: Shop) -> None:
     assert f'points="{card["cleared_line"]}"' in page
     ys = [float(corner.partition(",")[2]) for corner in card["billed_line"].split()]
     assert ys == sorted(ys, reverse=True)  # the price only rose, and up is less
-    assert 0 < ys[-1] < ys[0] <= 100
+    assert 0 <= ys[-1] < ys[0] <= 100
     assert [(step["held"], step["wanted"]) for step in card["steps"]] == [(4, 0), (0, 4)]
     assert "job-1" not in str(card)  # depth has no names
 

@@ -152,7 +152,7 @@ def test_who_has_no_team_or_no_name_is_told_so(firm: Firm, sub: str, code: str) 
     browser = firm.browser()
     answer = sign_in(browser, sub)
     assert answer.status_code == 401
-    words = {"server.no_team": "in no group", "no_name_claim": "verified"}[code]
+    words = {"server.no_team": "groups has a team", "no_name_claim": "verified"}[code]
     assert words in answer.text
     assert browser.get("/v1/whoami").status_code == 401
 
@@ -315,7 +315,7 @@ def test_a_provider_that_calls_itself_another_is_refused(issuer: str) -> None:
 def test_a_provider_that_is_gone_is_told_on_the_page(firm: Firm) -> None:
     firm.oidc.settings = OidcSettings(issuer="http://127.0.0.1:1", client_id=CLIENT)
     answer = firm.browser().get("/console/sign-in/begin")
-    assert (answer.status_code, "does not answer" in answer.text) == (401, True)
+    assert (answer.status_code, "did not answer" in answer.text) == (401, True)
 
 
 # -- the file ------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_a_file_says_where_people_sign_in(tmp_path: Path) -> None:
     with refuses(BadInput, "adapters.secret_readable"):
         read_oidc(path)
     secret.unlink()
-    with refuses(WorldFailed, "adapters.cannot_read_identity"):
+    with refuses(WorldFailed, "language.cannot_read"):
         read_oidc(path)
 
 

@@ -54,7 +54,7 @@ def test_tired_at_two_in_the_morning_my_job_died(walk: Walk, browser: Browser) -
     page.get_by_role("link", name="failed in the last day").click()
     page.get_by_role("link", name="llama-8b longer context").first.click()
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
-    expect(page.get_by_text("It ran out of memory")).to_be_visible()
+    expect(page.get_by_text("own tensors plus the request exceed")).to_be_visible()
     expect(page.get_by_text("Turn on activation checkpointing.")).to_be_visible()
 
     page.get_by_role("link", name="Change and submit").click()
@@ -108,7 +108,7 @@ def test_a_labs_manager_looks_after_money_and_machines(walk: Walk, browser: Brow
     row = page.get_by_role("region", name="Queues and quotas").get_by_role("row", name="vision")
     row.get_by_text("Change …").click()
     row.get_by_label("Quota").fill("12")
-    row.get_by_role("checkbox", name="yes, I mean it").check()
+    row.get_by_role("checkbox", name="yes, I am sure").check()
     row.get_by_role("button", name="Change").click()
     expect(
         page.get_by_role("region", name="Queues and quotas").get_by_role("row", name="vision")
@@ -138,7 +138,7 @@ def test_on_a_phone_is_my_job_all_right_cancel_it_and_approve_spend(walk: Walk, 
     row.get_by_text("Add credit …").click()
     row.get_by_label("Credit in USD").fill("500")
     row.get_by_label("Reason shown to others").fill("for the deadline")
-    row.get_by_role("checkbox", name="yes, I mean it").check()
+    row.get_by_role("checkbox", name="yes, I am sure").check()
     row.get_by_role("button", name="Add credit").click()
     expect(page.get_by_text("$2,000.00 used")).to_be_visible()
     assert _left(walk, "speech") >= before + 499_000_000
@@ -166,7 +166,7 @@ def test_gpus_are_reserved_at_the_price_that_was_shown_and_returned(walk: Walk, 
     row = page.get_by_role("row", name="robotics")
     expect(row).to_contain_text("1 × l40s")
     row.get_by_text("Change …").click()
-    row.get_by_role("checkbox", name="yes, I mean it").check()
+    row.get_by_role("checkbox", name="yes, I am sure").check()
     row.get_by_role("button", name="Return for credit").click()
     expect(row).to_contain_text("ended")
     # What another team has reserved is theirs to know.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from brimful.errors import BadInput
 from brimful.fleet.events import DeadlineAnswered
 from brimful.scheduler.policies import POLICIES
@@ -47,6 +49,28 @@ def test_nothing_is_said_of_a_deadline_without_a_bound() -> None:
     service.driver.tick()
     service.submissions.submit_all([Pending(a_job("one", deadline_s=service.reader.now_s() + HOUR_S))])
     assert job_view(service.reader, service.reader.fleet.jobs["job-1"])["promise"] is None
+    service.stop()
+
+
+def test_a_promise_by_how_long_others_ran_says_how_likely_it_is_kept() -> None:
+    store = MemoryHistory()
+    service = Service(store, [ScriptedEngine(a_node(gpus=1))], POLICIES["brim"])
+    service.driver.tick()
+    reader = service.reader
+    for i in range(9):
+        reader.fleet.odds.finished(a_job(f"old-{i}"), 60.0 * (i + 1), submitted_s=0, at_s=600)
+    now_s = reader.now_s()
+    asked = [Pending(a_job("one", deadline_s=now_s + HOUR_S)), Pending(a_job("two", deadline_s=now_s + 300))]
+
+    service.submissions.submit_all(asked)
+
+    first, second = (job_view(reader, reader.fleet.jobs[name])["promise"] for name in ("job-1", "job-2"))
+    assert first is not None
+    assert second is not None
+    assert first["is_promised"]
+    assert first["chance"] == pytest.approx(0.9)
+    assert first["said"].startswith("deadline promised with 90 %")
+    assert second["said"].startswith("deadline not promised: the earliest that can be promised with 90 %")
     service.stop()
 
 

@@ -17,6 +17,7 @@ from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import PolicyAdopted, PolicyRehearsed
 from brimful.scheduler.policies import read_policy
 from brimful.server.app import make_app
+from brimful.server.auth import form_key
 from brimful.server.rehearsing.rehearser import LOOK_S, RehearsalTerms, Rehearser
 from brimful.server.rehearsing.worker import Question, answered
 from brimful.server.service.service import Service
@@ -25,6 +26,7 @@ from brimful.sim.world import SITE, rehearse
 from brimful.units import DAY_S
 from tests.builders import ScriptedEngine, a_job, eventually
 from tests.server.builders import an_access, bearer
+from tests.server.live import wait_for
 
 NOW_S = DAY_S + 1800
 BEFORE, POLICIES = "brim?known=0", ("brim", "srpt")
@@ -163,8 +165,7 @@ def test_anybody_who_may_can_ask_for_other_days_and_policies(house: House) -> No
         rehearser.ask(days=1, policies=[])
     eventually(lambda: rehearser.asked is not None and not rehearser.asked.is_running)
     assert rehearser.asked is not None
-    assert rehearser.asked.found is not None
-    assert [each.policy for each in rehearser.asked.found.results] == [BEFORE, "las"]
+    assert [each.policy for each in rehearser.asked.by_size()[0].results] == [BEFORE, "las"]
     assert house.last(PolicyRehearsed) is None  # that is for the server's own looks
     rehearser.adopt("las", by="olga")
     assert house.last(PolicyAdopted).reason.code == "server.evidence_against"
@@ -218,6 +219,35 @@ def test_a_young_server_has_nothing_to_rehearse(tmp_path: Path) -> None:
 
 def test_the_worker_reads_no_further_than_it_is_asked(url: str) -> None:
     asked = Question(database=url, start_s=DAY_S // 2, end_s=DAY_S, policies=("fifo",), market=None, cpu_s=60)
-    found = answered(asked)
-    assert isinstance(found, PolicyRehearsed)
+    (found,) = answered(asked)
     assert (found.since_s, found.until_s) == (DAY_S // 2, DAY_S)
+
+
+def test_what_if_is_asked_on_the_page_of_audit_by_operators_alone(house: House) -> None:
+    access = an_access(house.store)
+    http = TestClient(make_app(house.service, access), base_url="http://127.0.0.1")
+    operator = bearer(access)
+    asked = {"days": "1", "nodes": "2 −1", "policy1": "srpt"}
+    assert http.post("/audit/act", data=asked, headers=operator).status_code == 403, "a form has its key"
+    text, _ = access.issue(name="ann", tenant="*", role="operator")
+    session = access.session(text)
+    assert session is not None
+    http.cookies.set("brimful_session", session)
+    form = {**asked, "form_key": form_key(session)}
+    assert http.post("/audit/act", data={**form, "nodes": "x"}).status_code == 400
+    assert http.post("/audit/act", data=form, follow_redirects=False).status_code == 303
+    found = wait_for(lambda: http.get("/v1/policy").json()["data"]["what_if"])
+    data = http.get("/v1/policy").json()["data"]
+    assert [each["nodes"] for each in found] == [2, -1]
+    assert [each["policy"] for each in found[0]["candidates"]] == [BEFORE, "srpt"]
+    assert data["rehearsed"] is None, "with other nodes it says nothing about the policy to choose"
+    page = http.get("/audit").text
+    assert "<code>srpt</code>" in page
+    assert page.index("-1 <span") < page.index("+2 <span"), "the smallest fleet first"
+    text, _ = access.issue(name="bob", tenant="vision", role="admin")
+    other = access.session(text)
+    assert other is not None
+    http.cookies.set("brimful_session", other)
+    assert "/audit/act" not in http.get("/audit").text
+    assert http.post("/audit/act", data={**asked, "form_key": form_key(other)}).status_code == 403
+    access.close()

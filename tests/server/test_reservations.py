@@ -24,6 +24,7 @@ from brimful.market.ledger import Ledger
 from brimful.server.doctor import examine
 from brimful.units import HOUR_S
 from tests.builders import code_of, eventually
+from tests.market.books import USD
 from tests.server.builders import bearer, wind_down
 from tests.server.test_market import Shop as RealShop
 from tests.server.test_market_api import Shop
@@ -146,25 +147,31 @@ def test_idle_gpus_are_lent_and_come_back_with_notice(shop: Shop) -> None:
     assert shop.service.reader.ledger.balance("seller:a") == report["earned_microusd"]
 
 
-def test_what_is_paused_may_not_be_bid_for_by_its_owner(shop: Shop) -> None:
-    buy(shop, shop.a)
-    shop.ask("POST", "/v1/reservations/r1/pause", shop.a, gpus=2)
-    job = shop.submit(shop.a, gpus=1, tenant="a")
-    shop.tick()
-    why = shop.ask("GET", f"/v1/jobs/{job}/why", shop.a)[1]["waiting_code"]["reason"]
-    assert why["loss"]["code"] == "market.own_supply"
-    shop.ask("POST", "/v1/reservations/r1/resume", shop.a, gpus=1)
-    shop.tick()
-    assert shop.service.reader.job(job).phase == "starting" or shop.service.reader.job(job).open_lease
-
-
-def test_who_lends_idle_gpus_may_not_bid_where_they_are_lent(shop: Shop) -> None:
+def test_who_lends_may_bid_for_a_job_larger_than_its_reservation_and_earns_nothing_meanwhile(
+    shop: Shop,
+) -> None:
     buy(shop, shop.a)
     shop.tick(900)
-    job = shop.submit(shop.a, gpus=3, tenant="a")  # larger than its reservation
+    job = shop.submit(shop.a, gpus=3, tenant="a")
     shop.tick()
-    why = shop.ask("GET", f"/v1/jobs/{job}/why", shop.a)[1]["waiting_code"]["reason"]
-    assert why["loss"]["code"] == "market.own_supply"
+    assert shop.service.reader.job(job).phase == "running"
+    (lending,) = shop.service.reader.fleet.reservations.lending.values()
+    assert dict(lending.lent) == {"r1": 0}
+
+
+def test_a_bid_of_who_lends_never_sets_the_price(shop: Shop) -> None:
+    """Else it could bid just below what its borrowers offer, lose, and earn by it."""
+    buy(shop, shop.a, gpus=4)
+    shop.ask("POST", "/v1/reservations/r1/pause", shop.a, gpus=4)
+    for _ in range(2):
+        shop.submit(shop.b, gpus=2, tenant="b", limit_microusd_per_gpu_hour=9 * USD)
+    shop.submit(shop.a, gpus=2, tenant="a", limit_microusd_per_gpu_hour=8 * USD)
+    shop.tick()
+    (line,) = shop.service.reader.fleet.prices.values()
+    assert line.last.cleared_microusd_per_gpu_hour == 2 * USD  # the floor
+    shop.submit(shop.b, gpus=2, tenant="b", limit_microusd_per_gpu_hour=7 * USD)
+    shop.tick()
+    assert line.last.cleared_microusd_per_gpu_hour == 7 * USD
 
 
 def test_who_holds_borrowed_gpus_earns_nothing_by_those_it_lends(shop: Shop) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from brimful.server.auth import form_key
+from brimful.server.app import make_app
+from brimful.server.auth import Principal, form_key
 from tests.server.test_console import HOSTILE
 from tools.demo import Demo
 
@@ -85,14 +86,62 @@ def test_a_budget_gets_a_period_a_parent_and_a_project_and_only_from_operators(d
 
 
 def test_an_admin_gives_roles_in_its_own_team_alone(demo: Demo) -> None:
-    ann = enter(demo, "ann", "vision", "admin")
-    assert act(ann, "operate", "role", user="lee", team="vision", role="viewer")[0] == 400, "not confirmed"
-    assert act(ann, "operate", "role", user="lee", team="vision", role="viewer", sure="yes")[0] == 303
+    ann, own = enter(demo, "ann", "vision", "admin"), demo.person("ann", "vision", "admin")
+    lee = {"user": "lee", "team": "vision", "role": "viewer", "own": own}
+    assert act(ann, "operate", "role", **lee)[0] == 400, "not confirmed"
+    assert act(ann, "operate", "role", **lee, sure="yes")[0] == 303
     assert "lee" in ann.get("/operate").text
     for team, role in (("speech", "viewer"), ("vision", "operator"), ("*", "admin")):
-        assert act(ann, "operate", "role", user="lee", team=team, role=role, sure="yes")[0] in (400, 403)
-    assert act(ann, "operate", "role", user="lee", team="vision", role="", sure="yes")[0] == 303
+        assert act(ann, "operate", "role", **{**lee, "team": team, "role": role}, sure="yes")[0] in (400, 403)
+    assert act(ann, "operate", "role", **{**lee, "role": ""}, sure="yes")[0] == 303
     assert ">lee<" not in ann.get("/operate").text
+
+
+def test_an_admin_makes_a_token_for_its_own_team_and_it_is_shown_once(demo: Demo) -> None:
+    ann, own = enter(demo, "ann", "vision", "admin"), demo.person("ann", "vision", "admin")
+    lin = {"user": "lin", "team": "vision", "role": "submitter", "days": "30", "own": own}
+    assert act(ann, "operate", "token", **lin)[0] == 400, "not confirmed"
+    for change in (
+        {"team": "speech"}, {"team": "*"}, {"role": "operator"}, {"role": "boss"}, {"days": "91"},
+        {"days": ""}, {"user": ""}, {"team": HOSTILE},
+    ):  # fmt: skip
+        assert act(ann, "operate", "token", **{**lin, **change}, sure="yes")[0] in (400, 403, 422), change
+    assert "lin" not in {token.name for token in demo.access.tokens(operator())}
+    status, page = act(ann, "operate", "token", **lin, sure="yes")
+    (secret,) = re.findall(r"brim_[0-9a-f]{16}_[\w-]{43}", page)
+    found = demo.access.look_up(secret)
+    assert status == 200
+    assert found is not None
+    assert (found.name, dict(found.roles)) == ("lin", {"vision": "submitter"})
+    assert secret not in ann.get("/operate").text
+    (made,) = [token for token in demo.access.tokens(operator()) if token.name == "lin"]
+    assert made.expires_s is not None
+    assert made.expires_s - made.created_s == 30 * 86400
+
+
+def operator() -> Principal:
+    return Principal(token="", name="", roles={"*": "operator"})
+
+
+def test_without_tls_a_session_alone_gives_nobody_anything(demo: Demo) -> None:
+    """Whoever listens on another port of the host is sent the cookie, and must not rise by it."""
+    ann, other = enter(demo, "ann", "vision", "admin"), demo.person("kim", "vision", "viewer")
+    session = next(iter(ann.cookies.values()))
+    for verb, fields in (("role", {}), ("token", {"days": "30"})):
+        for own in ("", "brim_nonsense", other, session):
+            given = {"user": "kim", "team": "vision", "role": "admin", "own": own, "sure": "yes", **fields}
+            assert act(ann, "operate", verb, **given)[0] == 403, (verb, own)
+    (kim,) = [user for user in demo.access.users(operator()) if user.user == "kim"]
+    assert kim.roles["vision"] == "viewer"
+
+
+def test_over_tls_the_session_is_enough(demo: Demo) -> None:
+    app = make_app(demo.service, demo.access, secure=True)
+    client = TestClient(app, base_url="https://127.0.0.1", follow_redirects=False)
+    client.post("/console/enter", data={"token": demo.person("ann", "vision", "admin")})
+    assert 'name="own"' not in client.get("/operate").text
+    lou = {"user": "lou", "team": "vision", "role": "viewer", "days": "1", "sure": "yes"}
+    assert act(client, "operate", "token", **lou)[0] == 200
 
 
 def test_every_page_forbids_frames_and_scripts_that_are_not_ours(demo: Demo) -> None:

@@ -30,6 +30,7 @@ from brimful.sim.kernel import Kernel
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, Due, TimedEngine, rehearse
 from brimful.units import HOUR_S
+from tests.builders import a_node
 from tests.server.builders import MemoryHistory
 
 SMALL = Path(__file__).parents[2] / "examples" / "small.csv"
@@ -174,6 +175,13 @@ def test_commands_to_try_name_a_data_folder_that_is_not_the_usual_one(
     for data, prefixed in ((str(tmp_path / "brimful"), 0), (elsewhere, 2)):
         shown = banner("http://x", read_settings({"data": data}, env={}), Fleet(), [])
         assert shown.count(f"BRIMFUL_DATA='{elsewhere}' ") == shown.count("BRIMFUL_DATA=") == prefixed
+
+
+def test_the_banner_offers_to_declare_gpus_only_where_nobody_did(tmp_path: Path) -> None:
+    node = replace(a_node(gpus=4, gpu="slot"), site="local")
+    for slots, offered in (("0", True), ("4", False)):
+        settings = read_settings({"data": str(tmp_path), "slots": slots}, env={})
+        assert ("--slots" in banner("http://x", settings, Fleet(), [node])) == offered
 
 
 def test_the_banner_says_which_sites_are_only_watched_and_how_to_read_of_them(tmp_path: Path) -> None:

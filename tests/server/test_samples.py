@@ -18,14 +18,17 @@ from starlette.testclient import TestClient
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.answers import JobAnswer
+from brimful.client.course_answers import CourseAnswer
+from brimful.errors import WorldFailed
 from brimful.fleet.events import LeaseEnded, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import Seconds, Size, say, words
+from brimful.meter.samples import GpuSample
 from brimful.scheduler.rules import Rules
 from brimful.server.api.answers import shape_of
 from brimful.server.app import make_app
-from brimful.server.service.samples import parse_sample
+from brimful.server.service.samples import Samples, parse_sample
 from brimful.server.service.service import Service
 from tests.patience import PATIENCE_S
 from tests.server.builders import an_access, bearer
@@ -129,6 +132,83 @@ def test_the_newest_sample_is_shown_with_its_age_and_its_peak(desk: Desk) -> Non
     page = desk.page()
     for shown in ("3 s ", "41.2 % ", " 117 TFLOPS bf16", "39,800 tokens/s", "5.00 GiB "):
         assert shown in page
+
+
+def test_what_was_measured_over_time_is_drawn_beside_what_was_predicted(desk: Desk) -> None:
+    for i in range(3):
+        desk.now_s = NOW_S + 60 * i
+        desk.leave(a_sample(step={"at_s": desk.now_s - 3, "step": 1200 + i, "mfu": (40 + i) / 100}))
+        desk.job()
+    found = desk.client.get("/v1/jobs/job-1/measured").json()["data"]
+    shown = shape_of(CourseAnswer)(**found).model_dump()
+    assert [(each["step"], each["mfu"]) for each in shown["points"]] == [
+        (1200, 0.40),
+        (1201, 0.41),
+        (1202, 0.42),
+    ]
+    assert (shown["lease"], shown["points"][0]["at_s"]) == ("job-1.1", NOW_S - 3)
+    page = desk.page()
+    assert page.count('<figure class="course">') == 2, "of memory this Meter says no reserved peak"
+    assert words("console.course_since") in page
+    other = bearer(desk.access, "viewer", "another", name="other")
+    assert desk.client.get("/v1/jobs/job-1/measured", headers=other).status_code == 404
+
+
+def test_what_was_measured_over_time_outlives_a_restart_and_a_broken_file_does_no_harm(
+    desk: Desk, tmp_path: Path
+) -> None:
+    for i in range(3):
+        desk.now_s = NOW_S + 60 * i
+        desk.leave(a_sample(step={"at_s": desk.now_s - 3, "step": 1200 + i}))
+        desk.job()
+    file, before = tmp_path / "measured.json", desk.service.reader.samples
+    before.save_courses(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    state, after = desk.service.reader.job("job-1"), Samples({})
+    after.load_courses(file)
+    assert after.course(state) == before.course(state)
+    text = file.read_text()
+    for broken in (
+        "",
+        "[]",
+        "{",
+        text[: len(text) // 2],
+        text.replace('"step"', '"stop"'),
+        text.replace("5.0", "0.1"),
+    ):
+        file.write_text(broken)
+        none = Samples({})
+        none.load_courses(file)
+        assert none.course(state)["points"] == [], broken
+
+
+def test_memory_and_compute_of_a_gpu_are_what_its_driver_says_and_else_unknown(tmp_path: Path) -> None:
+    seen = [GpuSample(at_s=0.0, index=0, memory_used_bytes=3 << 30, busy_frac=0.5)]
+
+    def look(_at_s: float) -> list[GpuSample]:
+        if not seen:
+            raise WorldFailed(say("server.loop_bug"), code="nvml_failed")
+        return seen
+
+    store = SqlStore(f"sqlite:///{tmp_path / 'brimful.db'}")
+    engine = LocalEngine(tmp_path / "leases", [NODE], devices={"local-0": ["0"]}, look=look)
+    service, access = Service(store, [engine], Rules(), clock=lambda: NOW_S), an_access(store)
+    http = TestClient(make_app(service, access), base_url="http://127.0.0.1", headers=bearer(access))
+    service.driver.tick()
+
+    def shown() -> tuple[int | None, float | None]:
+        service.driver.measure_all()
+        gpu = http.get("/v1/fleet").json()["data"]["nodes"][0]["gpus"][0]
+        return gpu["memory_used_bytes"], gpu["busy_frac"]
+
+    assert shown() == (3 << 30, 0.5)
+    page = http.get("/fleet", headers={"accept-language": "en"}).text
+    assert "3.00 GiB" in page
+    assert "50 %" in page
+    seen.clear()
+    assert shown() == (None, None), "a driver that does not answer leaves no old number"
+    access.close()
+    store.close()
 
 
 def test_without_a_meter_it_says_so(desk: Desk) -> None:

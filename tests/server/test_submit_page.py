@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from brimful.fleet.events import LeaseEnded
 from brimful.language import Usd, language
 from brimful.server.app import make_app
 from brimful.server.auth import form_key
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
+from brimful.server.rehearsing import forecaster
+from tests.server.live import wait_for
 from tests.server.test_auth import House, house  # noqa: F401 - a fixture
-from tests.server.test_console import HOSTILE, Desk, desk, words  # noqa: F401 - a fixture
+from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
 
 SBATCH = """#!/bin/bash
 #SBATCH --job-name=big
@@ -71,12 +75,70 @@ def test_a_check_says_where_when_and_what_it_costs_with_the_numbers_of_the_fleet
 
 
 def test_a_running_limit_says_when_gpus_are_free_at_the_latest(desk: Desk) -> None:  # noqa: F811
-    from tests.server.test_console import a_lease_of
-
     desk.service.driver.tick()
     desk.submit(max_run_s=600)
     desk.write(*a_lease_of("job-1", at_s=desk.now_s))
     assert asked(desk, text=OWN)["pools"][0]["starts_s"] == desk.now_s + 600
+
+
+def test_a_rehearsal_of_the_queue_says_when_it_would_start_where_no_limit_does(desk: Desk) -> None:  # noqa: F811
+    desk.service.driver.tick()
+    found = asked(desk, text=OWN)
+    assert (found["forecast"]["likely_s"], found["forecast"]["gpu"]) == (desk.now_s, "rtx-4070")
+    _runs_among_jobs_of(desk, lengths_s=(1000, 2000, 4000))
+    found = asked(desk, text=OWN)
+    assert found["pools"][0]["starts_s"] is None, "nothing limits the one that runs"
+    soon, began_s = found["forecast"], desk.now_s - 500
+    assert {soon["earliest_s"] - began_s, soon["latest_s"] - began_s} <= {1000, 2000, 4000}
+    assert soon["earliest_s"] <= soon["likely_s"] <= soon["latest_s"]
+    assert soon["tries"] > 1
+    desk.submit(name="first", gpus=2, max_run_s=7000)
+    behind = asked(desk, text=OWN.replace("1.5", "1.6"))["forecast"]
+    assert behind["likely_s"] > soon["likely_s"], "another goes first"
+    wide = asked(desk, text=OWN.replace("gpus: 2", "gpus: 3"))
+    assert (wide["forecast"], wide["forecasting"]) == (None, False), "it never starts, and its pools say why"
+
+
+def _runs_among_jobs_of(desk: Desk, *, lengths_s: tuple[int, ...]) -> None:  # noqa: F811
+    """Those are over; one more of their kind has run for 500 s."""
+    for number, length_s in enumerate(lengths_s, 1):
+        desk.submit()
+        desk.write(*a_lease_of(f"job-{number}", at_s=desk.now_s))
+        desk.now_s += length_s
+        desk.write(LeaseEnded(at_s=desk.now_s, lease=f"job-{number}.1", exit_code=0, cause="finished"))
+    desk.submit()
+    desk.write(*a_lease_of(f"job-{len(lengths_s) + 1}", at_s=desk.now_s))
+    desk.now_s += 500
+
+
+def test_a_large_queue_is_rehearsed_by_another_process_with_the_same_result(
+    desk: Desk,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk.service.driver.tick()
+    _runs_among_jobs_of(desk, lengths_s=(1000, 2000, 4000))
+    here = asked(desk, text=OWN)["forecast"]
+    monkeypatch.setattr(forecaster, "SMALL", -1)
+    desk.now_s += 1
+    other = OWN.replace("1.5", "1.6")
+    first = asked(desk, text=other)
+    assert (first["forecast"], first["forecasting"]) == (None, True)
+    there = wait_for(lambda: asked(desk, text=other)["forecast"])
+    assert there == here | {"tries": there["tries"]}
+    assert not asked(desk, text=other)["forecasting"]
+    desk.service.forecaster.close()
+
+
+def test_a_viewer_is_shown_no_other_teams_names(house: House) -> None:  # noqa: F811
+    """The list of teams beside the form was everybody's for who may submit for none."""
+    house.service.reader.ledger.spent_by_tenant["blue"] = 1
+    for role, seen in (("viewer", []), ("submitter", ["red"])):
+        token, _ = house.access.issue(name=role, tenant="red", role=role)
+        client = TestClient(make_app(house.service, house.access), base_url="http://127.0.0.1")
+        client.post("/console/enter", data={"token": token}, follow_redirects=False)
+        teams = re.search(r'<datalist id="teams">(.*?)</datalist>', client.get("/submit").text)
+        assert teams is not None
+        assert re.findall(r'value="(\w+)"', teams[1]) == seen
 
 
 def test_a_pasted_training_config_is_fitted_on_the_fleets_cards(desk: Desk) -> None:  # noqa: F811

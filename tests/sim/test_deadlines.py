@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.market.spells import Spells
+from brimful.market.spells import NONE_LEFT, Following, Spells
 from brimful.scheduler.deadlines.programme import (
     Held,
     Programme,
@@ -140,7 +140,7 @@ def test_a_young_spell_is_let_pass_where_there_is_time_and_old_ones_last() -> No
         spells.watch(is_up=True, age_s=0, seconds=300, ended=True)
         spells.watch(is_up=True, age_s=4 * HOUR, seconds=10 * HOUR, ended=False)
         spells.watch(is_up=False, age_s=0, seconds=300, ended=True)
-    plan = Programme(a_task(10, 40), spells, tick_s=300)
+    plan = Programme(a_task(10, 40), Following(spells, NONE_LEFT), tick_s=300)
     young = Seen(40 * HOUR, 10 * HOUR, "none", 0.0, is_up=True, age_s=0.0)
     assert plan.decide(young) == "none"
     assert plan.decide(young._replace(age_s=4 * HOUR)) == "spot"

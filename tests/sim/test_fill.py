@@ -17,7 +17,8 @@ from brimful.cli.operate.simulate import FILL_POLICIES
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
-from brimful.scheduler.placing.kernels import PLACERS, Columns, Gradient, Kinds, Mix, exact
+from brimful.scheduler.placing.kernels import PLACERS, Columns, Gradient, Kinds, Mix, Worth, exact
+from brimful.scheduler.placing.prices import most_worth, shadow_prices
 from brimful.sim.fill import Workload, columns_of, fill, gpu_types_of, order, workload_of
 from brimful.sim.traces.read import read
 from tests.builders import refuses
@@ -152,18 +153,6 @@ def plain_fragmentation(kinds: Kinds, cpu: int, free: list[int], gpu_type: int) 
     return total
 
 
-def plain_waste(kinds: Kinds, cpu: int, free: list[int], gpu_type: int) -> float:
-    total = 0.0
-    for k in range(len(kinds.count)):
-        gpus, milli = int(kinds.gpus[k]), int(kinds.gpu_milli[k])
-        if gpus == 0:
-            continue
-        room = sum(left // milli for left in free) // gpus
-        tasks = min(room, cpu // max(1, int(kinds.cpu_milli[k]))) if kinds.allowed[k][gpu_type] else 0
-        total += kinds.count[k] / kinds.count.sum() * (sum(free) - tasks * gpus * milli)
-    return total
-
-
 TASKS = st.lists(
     st.one_of(
         st.builds(a_task, st.just(1), milli=st.integers(1, 1000), cpu=st.integers(0, 9000)),
@@ -186,8 +175,28 @@ def test_the_kernels_equal_their_plain_twins(
     assert mix.fragmentation(cpu, free, gpu_type) == pytest.approx(
         [plain_fragmentation(kinds, *state) for state in states], abs=1e-6
     )
-    assert mix.waste(cpu, free, gpu_type) == pytest.approx(
-        [plain_waste(kinds, *state) for state in states], abs=1e-6
+
+
+@given(TASKS)
+@settings(max_examples=40)
+def test_no_set_of_tasks_on_a_gpu_is_worth_more_than_the_gpu(tasks: list[Job]) -> None:
+    """So as many GPUs are needed as the prices of all tasks add up to, however they are packed."""
+    milli = np.array([t.gpu_milli for t in tasks if t.gpus], dtype=np.int64)
+    sizes, counts = np.unique(milli, return_counts=True)
+    price = shadow_prices(sizes, counts.astype(np.float64))
+    worth = most_worth(sizes, price, 1000)
+    assert (np.diff(worth) >= 0).all()
+    assert worth[-1] == pytest.approx(1.0)
+    assert (price >= 0).all()
+
+
+def test_a_rest_is_worth_what_will_fill_it() -> None:
+    """As in openb: 0.81 and 0.47 are common, 0.16 is rare. A rest of 0.19 is worth nothing."""
+    sizes = np.array([160, 470, 810])
+    price = shadow_prices(sizes, np.array([10.0, 700.0, 1000.0]))
+    assert price.tolist() == pytest.approx([0.0, 0.5, 1.0])
+    assert most_worth(sizes, price, 1000)[[190, 470, 530, 940]].tolist() == pytest.approx(
+        [0.0, 0.5, 0.5, 1.0]
     )
 
 
@@ -197,14 +206,14 @@ def test_a_remembered_score_is_the_score_computed_anew(tasks: list[Job], seed: i
     nodes = [a_node(4, cpu=20_000, name=f"n{i}", gpu=("a100", "t4")[i % 2]) for i in range(5)]
     types = gpu_types_of(nodes)
     columns, work = columns_of(nodes, types), workload_of(tasks, types)
-    remembering = Gradient(columns, work.kinds, Mix(work.kinds).brim, exact)
+    remembering = Gradient(columns, work.kinds, Worth(work.kinds).stays_idle, exact)
     for task in np.random.default_rng(seed).integers(len(tasks), size=20).tolist():
         kind = int(work.kind[task])
         fitting = columns.fitting(work.kinds, kind, memory_mib=0)
         if not len(fitting):
             continue
         scores = remembering.scores(kind, fitting)
-        forgetful = Gradient(columns, work.kinds, Mix(work.kinds).brim, exact)
+        forgetful = Gradient(columns, work.kinds, Worth(work.kinds).stays_idle, exact)
         assert scores.tolist() == forgetful.scores(kind, fitting).tolist()
         node = int(fitting[np.argmax(scores)])
         devices = remembering.devices(kind, node) if work.kinds.gpus[kind] else np.empty(0, dtype=np.int64)

@@ -13,7 +13,7 @@ from brimful.specs.parts import moment as moment_says
 from tests.accuracy.test_refit import runs_of
 from tests.fit.builders import a_model, a_training
 from tools.accuracy import CROSS, OLD, PAGE, accuracy_page, block, dated, edges_table, put, stamped
-from tools.refit import LIMITS, START
+from tools.refit import COUNTED, LIMITS
 
 RUNS = runs_of(RATES)
 
@@ -52,6 +52,7 @@ def test_the_page_tells_the_cross_validated_error() -> None:
 def test_the_page_names_every_constant_of_speed_that_nobody_fitted() -> None:
     sourced = {"LARGE_FRAC", "SMALL_FRAC", "AMD_FRAC", "SMALL_CHIP_FLOPS_PER_S", "HOPPER_ATTENTION_FRAC"}
     sourced |= {"NEWTON_SCHULZ_STEPS", "HOP_S", "BUCKET_BYTES"}  # PyTorch, NCCL
+    sourced |= {"TRITON_ATTENTION_FRAC"}  # FlashAttention-2
     elsewhere = {"RATES", "NODE_GPUS", "FASTER", "SLOWER", "FASTER_AMD", "SLOWER_AMD"}
     table = block(PAGE.read_text(encoding="utf-8"), "judged")
 
@@ -60,9 +61,9 @@ def test_the_page_names_every_constant_of_speed_that_nobody_fitted() -> None:
 
 
 def test_a_constant_at_the_edge_of_its_search_is_named_and_one_in_the_middle_is_not() -> None:
-    assert edges_table(START).count("\n") == 1
+    assert edges_table(COUNTED).count("\n") == 1
 
-    table = edges_table(replace(START, launch_s=LIMITS["launch_s"][1]))
+    table = edges_table(replace(COUNTED, launch_s=LIMITS["launch_s"][1]))
     assert "`launch_s`" in table
     assert "highest" in table
     assert "`eager_bytes`" not in table

@@ -9,17 +9,17 @@ from __future__ import annotations
 import csv
 import io
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from brimful.configs.files import read_bytes
 from brimful.configs.reading import Reading
 from brimful.configs.settings import apply_settings, parse_sets
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fit.count import parameters
-from brimful.language import Number, Quoted, Sentence, say
+from brimful.language import Quoted, Sentence, say
 from brimful.specs.framework import Framework, framework_at
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -86,7 +86,7 @@ class _Reader:
 
 def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
     """The rows of a CSV as they stand."""
-    raw = _read_bytes(path)
+    raw = read_bytes(path, what=say("accuracy.runs_file"), most=MAX_BYTES)
     try:
         rows = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
         missing = [name for name in needed if name not in (rows.fieldnames or [])]
@@ -100,27 +100,6 @@ def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
 def no_column(path: Path, missing: Sequence[str], needed: Sequence[str]) -> BadInput:
     columns = {"missing": ", ".join(missing), "needed": ", ".join(needed)}
     return BadInput(say("accuracy.no_column", path=path, **columns))
-
-
-def _read_bytes(path: Path) -> bytes:
-    """All of a regular file of sane size. A pipe would block, and a device never ends."""
-    try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            raise BadInput(say("accuracy.folder", path=path))
-        if not stat.S_ISREG(found.st_mode):
-            raise BadInput(say("accuracy.not_a_file", path=path))
-        raw = b""
-        if found.st_size <= MAX_BYTES:
-            with path.open("rb") as file:
-                raw = file.read(MAX_BYTES + 1)  # it may have grown, or not tell its size
-        if (size := max(found.st_size, len(raw))) > MAX_BYTES:
-            raise BadInput(say("accuracy.too_large", path=path, size=Number(size), most=Number(MAX_BYTES)))
-        return raw
-    except FileNotFoundError as error:
-        raise NotFound(say("accuracy.no_file", path=path)) from error
-    except (OSError, ValueError) as error:
-        raise BadInput(say("accuracy.cannot_read", path=Quoted(str(path)), error=error)) from error
 
 
 def understand(row: Row) -> Run:

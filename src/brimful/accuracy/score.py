@@ -71,7 +71,9 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
     timed = measured_rate is not None and (marks is None or marks.get("throughput_test") == "yes")
     rate = answer.speed.tokens_per_s.likely / run.training.gpus
     mfu = _number(row.get("mfu"))
-    fits = _fits(row, answer) if strict in ("memory", "boolean") else None
+    kind = row.get("mem_kind", "")
+    judged = strict in ("memory", "boolean") and kind in (*COUNTERS, "fits", "oom")
+    fits = answer.fits == (kind != "oom") if judged else None
     return Scored(
         row=row,
         source=source,
@@ -110,11 +112,6 @@ def _memory_error(row: Row, predicted: float | None) -> float | None:
     if predicted is None or measured is None or row.get("mem_kind") not in COUNTERS:
         return None
     return predicted / (measured * GIB) - 1
-
-
-def _fits(row: Row, answer: Estimate) -> bool | None:
-    kind = row.get("mem_kind", "")
-    return answer.fits == (kind != "oom") if kind in (*COUNTERS, "fits", "oom") else None
 
 
 def _number(text: str | None) -> float | None:

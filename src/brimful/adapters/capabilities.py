@@ -36,6 +36,19 @@ class SeesActivity(Protocol):
         """Of the last moment, in which some kernel ran on any of them; None where no driver says."""
 
 
+class GpuUse(NamedTuple):
+    """What a GPU's driver says of the last moment; None where it does not."""
+
+    memory_used_bytes: int | None  # by every program
+    busy_frac: float | None  # of the time, some kernel ran
+
+
+@runtime_checkable
+class SeesGpus(Protocol):
+    def gpu_use(self) -> Mapping[tuple[str, int], GpuUse]:
+        """By node and GPU, of those whose driver answers."""
+
+
 @runtime_checkable
 class KeepsEnvironments(Protocol):
     """Keeps the values of a job's environment variables, which may be secrets: the log holds names only."""

@@ -11,7 +11,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from brimful.adapters.files import discard
@@ -128,10 +128,14 @@ def unpack(archive: Path, into: Path, *, code: str) -> int:
                         links.append(entry)  # last, so that nothing is written through one
                     else:
                         _write(tar, entry, into)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, LookupError, ArithmeticError) as error:  # of its sparse headers
             raise BadInput(say("adapters.code_no_archive", error=str(error)[:200])) from error
+        names = {entry.name for entry in links}
         for entry in links:
             path = into / entry.name
+            # Below a link it would be elsewhere than its name says: it could lead out, and be made out there.
+            if not names.isdisjoint(map(str, PurePosixPath(entry.name).parents)):
+                raise BadInput(say("adapters.code_bad_entry", name=Quoted(entry.name[:100])))
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.symlink_to(entry.linkname)
     return count

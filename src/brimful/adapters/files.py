@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import secrets
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from brimful.job import read_plain
 from brimful.language import Quoted, say
 
 JSON_BYTES = 16 << 20
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NOTE_BYTES = 256 << 10  # what a job may have written: parsing it keeps every other thread waiting
 
 
@@ -41,12 +42,51 @@ def read_json(path: Path, *, most_bytes: int = JSON_BYTES) -> dict[str, Any] | N
 
 
 def discard(path: Path) -> None:
-    """Take it away, whatever it is: shutil.rmtree opens what it is given, and would wait for a pipe."""
-    with contextlib.suppress(OSError, RecursionError):
+    """Take it away, whatever it is, as far as that can be done; no link is followed, no pipe waited for."""
+    with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path, ignore_errors=True)
+            _empty(path)
+            path.rmdir()
         else:
             path.unlink()
+
+
+def _empty(path: Path) -> None:
+    """Each folder in it is moved to the top and emptied there: a job can make them deeper than shutil.rmtree
+    can go, which opens a file for each level and then leaves them all."""
+    top = os.open(path, FOLDER)
+    try:
+        todo = _without_files(top)
+        moved = f".{secrets.token_hex(8)}-"
+        numbers = itertools.count()
+        while todo:
+            name = todo.pop()
+            with contextlib.suppress(OSError):
+                inner = os.open(name, FOLDER, dir_fd=top)
+                try:
+                    for each in _without_files(inner):
+                        with contextlib.suppress(OSError):
+                            hoisted = f"{moved}{next(numbers)}"
+                            os.rename(each, hoisted, src_dir_fd=inner, dst_dir_fd=top)
+                            todo.append(hoisted)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _without_files(folder: int) -> list[str]:
+    """Remove what it holds but folders that are not empty: their names."""
+    left = []
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        try:
+            (os.rmdir if is_folder else os.unlink)(name, dir_fd=folder)
+        except OSError:
+            left += [name] if is_folder else []
+    return left
 
 
 RESERVED_BYTES = 4096

@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from brimful import __version__
-from brimful.errors import WorldFailed
+from brimful.errors import Refused, WorldFailed
 from brimful.language import Plain, Quoted, os_words, say, verbatim
 
 TIMEOUT_S = 10
@@ -97,6 +97,14 @@ class _Connection(http.client.HTTPConnection):
 def _hang_up(line: socket.socket) -> None:
     with suppress(OSError):
         socket.socket.shutdown(line, socket.SHUT_RDWR)  # of TLS too the plain one: a thread reads there
+
+
+def check_host(url: str, hosts: Collection[str]) -> None:
+    """Refuse an address that it would never go to; a name is looked up each time something is sent."""
+    host = urlsplit(url).hostname or ""
+    with suppress(ValueError):
+        if host not in hosts and not _is_public(ipaddress.ip_address(host)):
+            raise Refused(say("adapters.webhook_private", host=Quoted(host)), code="webhook_private")
 
 
 def _address(host: str, port: int, hosts: Collection[str]) -> tuple[str, int]:

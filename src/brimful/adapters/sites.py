@@ -77,6 +77,7 @@ class Providers:
 
     hourly_microusd: int = 0  # on all machines together; 0: nothing is bought
     monthly_microusd: int = 0
+    hourly_of: Mapping[str, int] = field(default_factory=dict)  # sellers with an hourly cap of their own
     keep_s: int | None = None  # an idle machine is kept so long; None: as long as a new one takes to start
     rest_s: int = HOUR_S  # a job that has just begun somewhere is not moved for money so long
     dry_run: bool = False  # what would be bought is said, and not bought
@@ -125,8 +126,8 @@ def read_providers(path: Path) -> Providers:
         why = say("sites.bad_value", site=PROVIDERS, key=key, value=_shown(value))
         return BadInput(say("sites.bad_file", path=path, why=why))
 
-    def money(key: str) -> int:
-        value = common.pop(key, 0)
+    def money(key: str, table: dict[str, Any]) -> int:
+        value = table.pop(key, 0)
         found = None if isinstance(value, bool) else microusd_from_usd(str(value))
         if found is None:
             raise refuse(key, value)
@@ -142,8 +143,13 @@ def read_providers(path: Path) -> Providers:
     if type(dry_run) is not bool:
         raise refuse("dry_run", dry_run)
     found = Providers(
-        hourly_microusd=money("usd_per_hour"),
-        monthly_microusd=money("usd_per_month"),
+        hourly_microusd=money("usd_per_hour", common),
+        monthly_microusd=money("usd_per_month", common),
+        hourly_of={
+            name: money("usd_per_hour", values)
+            for name, values in sellers.items()
+            if "usd_per_hour" in values
+        },
         keep_s=seconds("keep_s", None),
         rest_s=seconds("rest_s", HOUR_S) or 0,
         dry_run=dry_run,

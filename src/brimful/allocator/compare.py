@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from brimful.allocator.blocks import DEFAULT_POOL, PoolId
+from brimful.allocator.blocks import DEFAULT_POOL, Block, PoolId
 from brimful.allocator.caching import MIN_BLOCK, Allocator, SegmentEvent
-from brimful.allocator.force import free_segments, map_at, release_at
 from brimful.allocator.rebuild import Before, before, restore
 from brimful.allocator.run import COMPLETE, EMPTY_CACHE, FREE, MALLOC, REQUEST_FREE, Request
 from brimful.allocator.snapshot import Event, Segment, Snapshot
@@ -401,3 +400,32 @@ class _Curve:
 def _taken(segments: Taken) -> Several | Sentence:
     sizes = tuple(Size(nbytes) for _, _, nbytes in segments)
     return Several(sizes) if sizes else say("allocator.no_segment_taken")
+
+
+# A recording tells neither how large the GPU was nor which memory fraction was set. Whether a request failed
+# at first, and whether garbage was collected, is taken from it and done to the simulation by hand:
+
+
+def free_segments(allocator: Allocator) -> list[Block]:
+    """The ordinary segments that emptying the cache would return, in its order."""
+    free = (block for pool in allocator.emptied() for block in pool.in_order())
+    return [block for block in free if block.alone and block.va is None]
+
+
+def release_at(allocator: Allocator, address: int) -> bool:
+    """Return the segment at `address`, if all of it is free."""
+    for block in free_segments(allocator):
+        if block.address == address:
+            allocator.release(block)
+            return True
+    return False
+
+
+def map_at(allocator: Allocator, address: int, nbytes: int) -> bool:
+    """Map pages at `address`, if that is where address space begins that has none."""
+    for pool in (pool for pair in allocator.pools.values() for pool in pair):
+        for ranges in pool.unmapped.values():
+            for block in ranges:
+                if block.address == address and block.size >= nbytes:
+                    return allocator.map_pages(block, nbytes)
+    return False

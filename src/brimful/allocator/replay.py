@@ -253,10 +253,9 @@ def _row(outcome: Outcome, recorded: Outcome) -> dict[str, Any]:
         if failed is None
         else {
             "request": outcome.failed_at,
-            "requested_bytes": failed.requested_bytes,
-            "segment_bytes": failed.segment_bytes,
-            "free_bytes": failed.free_bytes,
-            "allocated_bytes": failed.allocated_bytes,
-            "reserved_bytes": failed.reserved_bytes,
+            **{
+                f"{name}_bytes": getattr(failed, f"{name}_bytes")
+                for name in ("requested", "segment", "free", "allocated", "reserved")
+            },
         },
     }

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.allocator.run import EMPTY_CACHE, MALLOC, Request
-from brimful.errors import WorldFailed
 from brimful.files import write_whole
-from brimful.language import Language, Quoted, Size, language, os_words, say
+from brimful.language import Language, Quoted, Size, language, say
+from brimful.language.failures import needs_package, os_errors_as
 from brimful.units import GIB
 
 if TYPE_CHECKING:
@@ -110,11 +110,9 @@ def stack(
 
 def write_html(drawn: Timeline, path: Path) -> None:
     """One page with the picture; it can be zoomed, and loads nothing from elsewhere."""
-    try:
+    with needs_package("allocator.html_needs_plotly"):
         from plotly.graph_objects import Figure, Scatter
         from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise WorldFailed(say("allocator.html_needs_plotly"), code="not_installed") from error
     figure: Figure = Figure()
     for (label, values), colour in zip(drawn.layers, _colours(drawn), strict=True):
         figure.add_trace(
@@ -172,11 +170,9 @@ def write_html(drawn: Timeline, path: Path) -> None:
 
 
 def write_png(drawn: Timeline, path: Path) -> None:
-    try:
+    with needs_package("allocator.png_needs_matplotlib"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WorldFailed(say("allocator.png_needs_matplotlib"), code="not_installed") from error
     figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
@@ -241,9 +237,5 @@ def _plain(text: str, most: int = 60) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
+    with os_errors_as("language.cannot_write", path=Quoted(str(path))):
         write_whole(path, data, mode=0o644)
-    except OSError as error:
-        raise WorldFailed(
-            say("allocator.cannot_write", path=Quoted(str(path)), error=os_words(error))
-        ) from error

@@ -45,6 +45,7 @@ def actions(
             continue
         counts, replay = step
         saved_s = before_s - _work_s(tried)
+        span_s = max(1.0, max(a.at_s + a.work_s for a in tried.arrivals) - tried.arrivals[0].at_s)
         if counts == fleet and saved_s <= 0 and (replay.mean_delay_s or 0) >= (today.mean_delay_s or 0):
             continue  # nothing is returned, freed or sooner
         found.append(
@@ -53,8 +54,11 @@ def actions(
                 "gpus": gpus_of(fleet) - gpus_of(counts),
                 "left_gpus": gpus_of(counts),
                 "usd_per_month": _usd_per_month(fleet, counts),
-                "gpu_h_per_month": saved_s / HOUR_S * MONTH_H * HOUR_S / _span_s(tried),
-                **_delays(today, replay),
+                "gpu_h_per_month": saved_s / HOUR_S * MONTH_H * HOUR_S / span_s,
+                "hurt_before": today.worst_share,
+                "hurt_after": replay.worst_share,
+                "mean_delay_s_before": today.mean_delay_s,
+                "mean_delay_s_after": replay.mean_delay_s,
                 "confidence": _confidence(name, explained),
             }
         )
@@ -108,21 +112,8 @@ def _renew(
     }
 
 
-def _delays(today: Replay, after: Replay) -> dict[str, float | None]:
-    return {
-        "hurt_before": today.worst_share,
-        "hurt_after": after.worst_share,
-        "mean_delay_s_before": today.mean_delay_s,
-        "mean_delay_s_after": after.mean_delay_s,
-    }
-
-
 def _work_s(work: Work) -> float:
     return sum(a.job.gpus * a.work_s for a in work.arrivals)
-
-
-def _span_s(work: Work) -> float:
-    return max(1.0, max(a.at_s + a.work_s for a in work.arrivals) - work.arrivals[0].at_s)
 
 
 def _usd_per_month(before: Mapping[Node, int], after: Mapping[Node, int]) -> float | None:

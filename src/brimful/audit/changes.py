@@ -105,14 +105,11 @@ def failing(runs: list[Run]) -> list[list[int]]:
     for key, some in tries.items():
         some.sort(key=lambda i: runs[i].start_s)
         is_own = len({runs[i].job for i in some}) == len(some)
-        if is_own and (gpu_s := sum(_gpu_s(runs[i]) for i in some if runs[i].outcome == "lost")):
+        tried = [runs[i] for i in some if runs[i].outcome == "lost"]
+        if is_own and (gpu_s := sum(run.gpus * (run.end_s - run.start_s) for run in tried)):
             lost[key] = gpu_s
     top = sorted(lost, key=lambda key: (-lost[key], key))[:TOP_FAILING]
     return [tries[key] for key in top]
-
-
-def _gpu_s(run: Run) -> int:
-    return run.gpus * (run.end_s - run.start_s)
 
 
 def _redone_s(runs: list[Run]) -> dict[int, int]:

@@ -154,7 +154,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     return {
         "policy": policy.text,
         "gpus": answer.gpus,
-        "nodes": _shown(answer),
+        "nodes": {f"{kind.gpu} x {kind.gpus}": n for kind, n in (answer.enough or {}).items() if n},
         "not_enough": _short(sizing, work) if answer.gpus is None else None,
         "bootstrap_gpus": answer.bootstrap_gpus,
         "worst_week_gpus": answer.worst_week_gpus,
@@ -203,7 +203,3 @@ def _curve(sizing: Sizing) -> list[dict[str, Any]]:
             low, high = between
             found.append({"gpus": replay.gpus, "hurt": replay.worst_share, "low": low, "high": high})
     return found
-
-
-def _shown(answer: Answer) -> dict[str, int]:
-    return {} if answer.enough is None else {f"{k.gpu} x {k.gpus}": n for k, n in answer.enough.items() if n}

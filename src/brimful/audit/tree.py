@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from brimful.units import HOUR_S
@@ -201,7 +202,8 @@ class Tree:
 
     def amounts(self) -> dict[str, Amount]:
         """Every path that holds anything, parents before children."""
-        paths = {path for cell in self.cells for path in _paths(cell.leaf)}
+        leaves = {cell.leaf for cell in self.cells}
+        paths = {path for leaf in leaves for path in accumulate(leaf.split("."), "{}.{}".format)}
         first = {path: min(i for leaf, i in _ORDER.items() if _below(leaf, path)) for path in paths}
         return {path: self.amount(path) for path in sorted(paths, key=lambda p: (first[p], p.count(".")))}
 
@@ -216,8 +218,3 @@ class Tree:
 
 def _below(leaf: str, path: str) -> bool:
     return not path or leaf == path or leaf.startswith(f"{path}.")
-
-
-def _paths(leaf: str) -> Iterator[str]:
-    names = leaf.split(".")
-    yield from (".".join(names[: i + 1]) for i in range(len(names)))

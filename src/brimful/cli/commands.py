@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 YES, NO, BAD_INPUT, WORLD_FAILED = 0, 1, 2, 3
 HELP = {"-h", "--help", "help"}
 
+
+def _verbs(group: str, verbs: str, home: str) -> dict[str, str]:
+    return {f"{group} {verb}": home for verb in verbs.split()}
+
+
 # Name -> the file below cli/ that has it. A name of two words is a verb of a group. What each does is
 # said by `commands.json` of the language room.
 COMMANDS: dict[str, str] = {
@@ -39,34 +44,17 @@ COMMANDS: dict[str, str] = {
     "runs batch": "gpu.batch",
     "submit": "fleet.submit",
     "jobs": "fleet.jobs",
-    "job show": "fleet.show",
-    "job why": "fleet.job",
-    "job logs": "fleet.job",
-    "job cancel": "fleet.job",
-    "job hold": "fleet.job",
-    "job release": "fleet.job",
-    "job move": "fleet.job",
-    "job bid": "fleet.job",
-    "job notify": "fleet.notify",
+    **_verbs("job", "show why logs cancel hold release move bid notify", "fleet.job"),
     "top": "fleet.top",
-    "fleet show": "fleet.fleet",
-    "fleet nodes": "fleet.fleet",
-    "fleet drain": "fleet.fleet",
-    "fleet resume": "fleet.fleet",
-    "fleet queues": "fleet.fleet",
-    "fleet events": "fleet.fleet",
+    **_verbs("fleet", "show nodes drain resume queues events", "fleet.fleet"),
     "fleet rehearse": "fleet.rehearse",
     "market price": "money.price",
     "market where": "money.where",
     "market forecast": "money.forecast",
-    "market clear": "money.market",
-    "market deadline": "money.market",
+    **_verbs("market", "clear deadline", "money.market"),
     "market ledger": "money.accounts",
-    **dict.fromkeys(
-        [f"reserve {verb}" for verb in ("quote", "buy", "pause", "resume", "return", "extend", "list")],
-        "money.reserve",
-    ),
-    **dict.fromkeys([f"cloud {verb}" for verb in ("show", "offers", "plan", "check")], "money.cloud"),
+    **_verbs("reserve", "quote buy pause resume return extend list", "money.reserve"),
+    **_verbs("cloud", "show offers plan check", "money.cloud"),
     "budget": "money.accounts",
     "invoice": "money.accounts",
     "up": "operate.server",
@@ -75,12 +63,8 @@ COMMANDS: dict[str, str] = {
     "watch": "operate.watch",
     "simulate": "operate.simulate",
     "audit": "operate.audit",
-    "admin backup": "operate.database",
-    "admin restore": "operate.database",
-    "admin doctor": "operate.database",
-    "admin clean": "operate.database",
-    "admin tokens": "operate.tokens",
-    "admin users": "operate.users",
+    **_verbs("admin", "backup restore doctor clean", "operate.database"),
+    **_verbs("admin", "tokens users", "operate.access"),
     "admin exporter": "operate.exporter",
     "admin observed": "operate.observed",
     "completion": "operate.completion",

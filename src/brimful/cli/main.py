@@ -86,9 +86,13 @@ def _run(name: str, args: list[str], *, as_json: bool) -> int:
         rest = " ".join([*filter(None, [getattr(options, "file", None)]), *strange])
         raise _bad("cli.command_needs_dashes", "cli.hint_command_after_dashes", name=name, rest=rest[:200])
     if strange:
-        raise _bad(
-            "cli.not_understood", "cli.hint_see_command_help", name=name, words=" ".join(strange)[:200]
-        )
+        from difflib import get_close_matches
+
+        known = [each for action in parser_for(command)._actions for each in action.option_strings]
+        near = get_close_matches(strange[0].partition("=")[0], known, n=1, cutoff=0.75)
+        hint = "cli.hint_did_you_mean_option" if near else "cli.hint_see_command_help"
+        all_words = " ".join(strange)[:200]
+        raise _bad("cli.not_understood", hint, name=name, words=all_words, option="".join(near))
     if command.takes_command:
         options.command = users
     elif users:

@@ -52,8 +52,15 @@ class Parser(argparse.ArgumentParser):
                 group.title = words(f"help.title_{group.title}")
         for action in self._actions:
             if action.help is None:
-                name = f"{own}_{action.dest}"
-                action.help = words(f"help.{name if name in catalog('help') else action.dest}")
+                action.help = words(f"help.{help_key(own, action)}")
+
+
+def help_key(own: str, action: argparse.Action) -> str:
+    """Its own words under its option's name or what it sets, else those of its group or of all commands."""
+    options = [option[2:].replace("-", "_") for option in action.option_strings if option.startswith("--")]
+    homes = (own, own.partition("_")[0])
+    keys = (f"{home}_{name}" for home in homes for name in (*options, action.dest))
+    return next((key for key in keys if key in catalog("help")), action.dest)
 
 
 @cache

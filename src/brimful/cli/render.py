@@ -7,10 +7,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from shutil import get_terminal_size
 from textwrap import wrap
 
-from brimful.language import told
+from brimful.language import told, words
 from brimful.language.printable import printable
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -147,3 +148,14 @@ def wrapped(head: str, said: object, *, rest: str | None = None, columns: int = 
 
 def paragraph(said: object, first: str = "", rest: str | None = None, *, columns: int = 0) -> str:
     return "\n".join(wrapped(first, said, rest=rest, columns=columns))
+
+
+def day(at_s: int) -> str:
+    return clock(at_s).partition(" ")[0]
+
+
+def clock(at_s: int | None) -> str:
+    """The viewer's local time; stored times are UTC."""
+    if at_s is None:
+        return words("fleet.not_yet")
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

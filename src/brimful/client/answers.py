@@ -18,11 +18,17 @@ Code = Annotated[dict[str, Any], "code and numbers of the text before it, for pr
 # Of a job; `unknown` while its site does not answer.
 Phase = Literal[JobPhase, "unknown"]
 
+_fields: dict[tuple[type, ...], list[tuple[str, int]]] = {}  # which of the nouns has each field
+
 
 def alike(answer: type[T], *nouns: object) -> T:
     """The fields of an answer that these nouns have under the same names; its view says the others."""
-    found = {name: noun for name in answer.__annotations__ for noun in nouns if hasattr(noun, name)}
-    return cast("T", {name: getattr(noun, name) for name, noun in found.items()})
+    key = (answer, *map(type, nouns))
+    if key not in _fields:
+        names = answer.__annotations__
+        found = {name: i for name in names for i, noun in enumerate(nouns) if hasattr(noun, name)}
+        _fields[key] = list(found.items())
+    return cast("T", {name: getattr(nouns[i], name) for name, i in _fields[key]})
 
 
 class LeaseAnswer(TypedDict):
@@ -89,6 +95,7 @@ class PromiseAnswer(TypedDict):
     done_by_s: Annotated[
         int | None, "by when; if it is not promised, the earliest that could be; null: never"
     ]
+    chance: Annotated[float | None, "that it is kept, 0 to 1; null: the run time has a bound"]
     said: str
 
 

@@ -29,6 +29,16 @@ class CheckPoolAnswer(TypedDict):
     tonight_most_microusd: Usd | None
 
 
+class ForecastAnswer(TypedDict):
+    earliest_s: Annotated[int | None, "UTC second of the start in the luckiest try; null: it never started"]
+    likely_s: Annotated[int | None, "in the middle one"]
+    latest_s: Annotated[int | None, "in the unluckiest one"]
+    until_s: Annotated[int | None, "how far the tries went in which it did not start; null: there is none"]
+    site: Annotated[str, "where it started in the middle one"]
+    gpu: str
+    tries: Annotated[int, "with other lengths of the jobs that run and wait"]
+
+
 class CheckProblem(TypedDict):
     problem: str
     hint: str
@@ -46,3 +56,7 @@ class CheckAnswer(TypedDict):
     fits: Annotated[dict[str, Any], "by GPU type, the JSON of `brimful fit`; empty without a training config"]
     ahead: Annotated[int | None, "waiting jobs of its class or above"]
     pools: list[CheckPoolAnswer]
+    forecast: Annotated[
+        ForecastAnswer | None, "when it would start, by a rehearsal of today's queue; null: none yet, or none"
+    ]
+    forecasting: Annotated[bool, "a rehearsal is under way: ask again in a second"]

@@ -57,6 +57,7 @@ class Client:
         found = Announced() if named else announced(self._settings)
         self.url = named or found.url or f"http://{self._settings.host}:{self._settings.port}"
         self._asks_a_folder = not named and not found.url and bool(os.environ.get("BRIMFUL_DATA"))
+        self._ended_url = "" if named or found.url else _written(self._settings)[0].url
         check_url(self.url)
         # A proxy from the environment has no business between us and the server, and none of ours redirects.
         handlers: list[BaseHandler] = [ProxyHandler({}), StaysHere(), ProvenHandler(self._token)]
@@ -87,10 +88,8 @@ class Client:
     ) -> list[answers.JobAnswer]:
         """The newest jobs, as many as asked for; with `fold` one task stands for its array."""
         found: list[answers.JobAnswer] = []
-        query: dict[str, object] = {"phase": list(phase)} if phase else {}
-        query |= {"tenant": tenant} if tenant else {}
-        query |= {"array": array} if array else {}
-        query |= {"fold": "true"} if fold else {}
+        asked = {"phase": list(phase), "tenant": tenant, "array": array, "fold": "true" if fold else ""}
+        query: dict[str, object] = {name: value for name, value in asked.items() if value}
         while len(found) < limit:
             page = self.get("/v1/jobs", limit=min(limit - len(found), 1000), **query)
             shown = {job["array"] for job in found if job["array_tasks"]} if fold else ()
@@ -287,8 +286,7 @@ class Client:
     def usage_audit(self, *, from_s: int | None = None, to_s: int | None = None) -> answers.UsageAuditAnswer:
         """Where paid GPU time went; by default in the last 30 days."""
         asked = {name: value for name, value in (("from_s", from_s), ("to_s", to_s)) if value is not None}
-        query = f"?{urlencode(asked)}" if asked else ""
-        return cast("answers.UsageAuditAnswer", self.get(f"/v1/audit/usage{query}"))
+        return cast("answers.UsageAuditAnswer", self.get("/v1/audit/usage", **asked))
 
     def notifications(self) -> answers.NotificationsAnswer:
         return cast("answers.NotificationsAnswer", self.get("/v1/notifications"))
@@ -366,6 +364,8 @@ class Client:
             said = say("client.no_server", url=self.url, reason=why)
             if self._asks_a_folder:  # the address is a guess then, and no news
                 said = say("client.no_server_on", data=self._settings.folder)
+            elif self._ended_url:
+                said = say("client.server_ended", url=self._ended_url, data=self._settings.folder)
             raise WorldFailed(said, code="no_server") from error
         except (ValueError, KeyError, TypeError) as error:
             raise WorldFailed(say("client.not_brimful", url=self.url), code="no_server") from error
@@ -401,13 +401,18 @@ class Announced(NamedTuple):
 
 def announced(settings: Settings) -> Announced:
     """Of a server that lives, whatever an old file says."""
+    found, pid = _written(settings)
+    return found if _is_held(settings.lock_file) and _is_alive(pid) else Announced()
+
+
+def _written(settings: Settings) -> tuple[Announced, int]:
+    """What the last server wrote of itself, and its process; it may have ended without a word."""
     try:
         facts = json.loads(settings.server_file.read_text(encoding="utf-8"))
         found = Announced(str(facts["url"]), str(facts.get("certificate", "")), str(facts.get("policy", "")))
-        pid = int(facts["pid"])
+        return found, int(facts["pid"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Announced()
-    return found if _is_held(settings.lock_file) and _is_alive(pid) else Announced()
+        return Announced(), 0
 
 
 def _is_held(path: Path) -> bool:

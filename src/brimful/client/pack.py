@@ -17,6 +17,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,7 +26,8 @@ from typing import IO
 from brimful.adapters.code import MAX_BYTES, MAX_FILES, leaves
 from brimful.errors import BadInput
 from brimful.job import open_plain
-from brimful.language import Number, Quoted, Several, Size, os_words, say
+from brimful.language import Number, Quoted, Several, Size, say
+from brimful.language.failures import os_errors_as
 
 IGNORE = ".brimfulignore"
 MAX_IGNORE_BYTES = 1 << 20
@@ -118,10 +120,8 @@ def _walked(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
     found, todo = 0, [""]
     while todo:
         at = todo.pop()
-        try:
+        with _readable(at):
             entries = list(os.scandir(folder / at))
-        except OSError as error:
-            raise _unreadable(at, error) from error
         is_data = _is_data({entry.name for entry in entries})
         for entry in entries:
             name = posixpath.join(at, entry.name)
@@ -139,14 +139,10 @@ def _sizes(folder: Path, names: Sequence[str]) -> dict[str, int]:
     """By name; what is no file is left out (a submodule, a pipe), and what is too much is refused."""
     sizes: dict[str, int] = {}
     for name in names:
-        try:
+        with _readable(name), suppress(FileNotFoundError):  # git knows it, and it is deleted
             facts = (folder / name).lstat()
-        except FileNotFoundError:
-            continue  # git knows it, and it is deleted
-        except OSError as error:
-            raise _unreadable(name, error) from error
-        if stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
-            sizes[name] = facts.st_size
+            if stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
+                sizes[name] = facts.st_size
     if len(sizes) > MAX_FILES:
         raise BadInput(say("client.pack_too_many", files=Number(len(sizes)), most=Number(MAX_FILES)))
     total = sum(sizes.values())
@@ -162,7 +158,7 @@ def _sizes(folder: Path, names: Sequence[str]) -> dict[str, int]:
 
 def _add(tar: tarfile.TarFile, folder: Path, name: str) -> None:
     entry, path = tarfile.TarInfo(name), folder / name
-    try:
+    with _readable(name):
         if path.is_symlink():
             entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
             if leaves(name, entry.linkname):
@@ -176,22 +172,18 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str) -> None:
             # Nothing else of the file's facts: another clone of the same code is the same code.
             entry.mode = 0o755 if facts.st_mode & 0o100 else 0o644
             tar.addfile(entry, file)
-    except OSError as error:
-        raise _unreadable(name, error) from error
 
 
-def _unreadable(name: str, error: OSError) -> BadInput:
-    return BadInput(say("client.pack_unreadable", name=Quoted(name or "."), error=os_words(error)))
+def _readable(name: str) -> AbstractContextManager[None]:
+    return os_errors_as("client.pack_unreadable", BadInput, name=Quoted(name or "."))
 
 
 def _ignored(folder: Path) -> list[str]:
-    try:
-        with (folder / IGNORE).open(encoding="utf-8", errors="surrogateescape") as file:
+    lines: list[str] = []
+    path = folder / IGNORE
+    if path.exists():
+        with _readable(IGNORE), path.open(encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read(MAX_IGNORE_BYTES).splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _unreadable(IGNORE, error) from error
     patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if excepted := [each for each in patterns if each.startswith("!")]:
         raise BadInput(say("client.pack_bad_pattern", pattern=Quoted(excepted[0][:60]), file=IGNORE))

@@ -30,6 +30,10 @@ class RehearsalAnswer(TypedDict):
     candidates: Annotated[list[CandidateAnswer], "the policy in force first"]
 
 
+class WhatIfAnswer(RehearsalAnswer):
+    nodes: Annotated[int, "how many more there were, or fewer"]
+
+
 class PolicyAnswer(TypedDict):
     policy: Annotated[str, "that decides now"]
     configured: Annotated[str, "that the server was started with"]
@@ -40,5 +44,6 @@ class PolicyAnswer(TypedDict):
     cpu_percent: Annotated[int, "of one core for rehearsals by itself; 0: none"]
     proposal: Annotated[str | None, "the policy that the newest rehearsal found better; null: none"]
     rehearsed: Annotated[RehearsalAnswer | None, "the newest rehearsal"]
+    what_if: Annotated[list[WhatIfAnswer], "the newest with other nodes, one for each size asked for"]
     running: Annotated[bool, "one that somebody asked for is under way"]
     problem: Annotated[str | None, "why the last one that somebody asked for has no result"]

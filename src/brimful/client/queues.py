@@ -12,16 +12,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput, WorldFailed
-from brimful.language import os_words, say
+from brimful.errors import BadInput
+from brimful.language import say
+from brimful.language.failures import os_errors_as
 
 
 def read_queues(path: Path) -> list[dict[str, Any]]:
     """As `PUT /v1/queues` takes them; the server checks their values."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WorldFailed(say("client.cannot_read_queues", path=path, error=os_words(error))) from error
+        with os_errors_as("language.cannot_read", path=path):
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(say("client.bad_queues_file", path=path, why=error)) from error
     for name, table in tables.items():

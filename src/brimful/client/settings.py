@@ -206,11 +206,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "policy": read_policy,
     "rehearse_policies": read_candidates,
 }
+SWITCHES = frozenset(each.name for each in fields(Settings) if isinstance(each.default, bool))
 CHOICES: dict[str, dict[str, str | bool]] = {
     "log_format": {"text": "text", "json": "json"},
-    "jobs_share_my_user": {"True": True, "1": True, "0": False},
-    "open_fit": {"True": True, "1": True, "0": False},
-    "rehearse_adopt": {"True": True, "1": True, "0": False},
+    **{name: {"True": True, "1": True, "0": False} for name in SWITCHES},
 }
 LIMITS: dict[str, tuple[int, int]] = {
     "job_memory_mib": (0, 1 << 30),
@@ -284,7 +283,9 @@ def _checked(name: str, text: str, source: str) -> str | int | bool:
             raise _bad(source, text, say("client.hint_address")) from error
     if name in CHOICES:
         if text not in CHOICES[name]:
-            raise _bad(source, text, say(f"client.hint_{name}"))
+            raise _bad(
+                source, text, say("client.hint_switch" if name in SWITCHES else "client.hint_log_format")
+            )
         return CHOICES[name][text]
     if name in FILES and text and not Path(text).is_file():
         raise BadInput(say("client.no_such_file", source=source, text=Quoted(text[:200])))

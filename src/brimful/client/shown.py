@@ -72,7 +72,9 @@ def _mfu_said(found: MeasuredAnswer) -> Sentence:
     peak, mfu = found["peak_flops_per_s"], found["mfu"]
     if mfu is None:
         return say("client.mfu_no_flops") if peak else say("client.mfu_no_peak", why=found["peak_source"])
-    unit = 1e12 if (peak or 0) >= 1e12 else 1e9
-    shown = verbatim(f"{(peak or 0) / unit:.4g} {'TFLOPS' if unit > 1e9 else 'GFLOPS'}")
+    if not peak:
+        return say("client.mfu_of_unknown", mfu=Percent(mfu, 1))
+    unit = 1e12 if peak >= 1e12 else 1e9
+    shown = verbatim(f"{peak / unit:.4g} {'TFLOPS' if unit > 1e9 else 'GFLOPS'}")
     what = found["peak_format"] or say("client.as_declared")
     return say("client.mfu_of", mfu=Percent(mfu, 1), peak=shown, format=what)

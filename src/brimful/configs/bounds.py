@@ -41,11 +41,10 @@ def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _is_fraction(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-
-
-fraction = checked(_is_fraction, say("configs.fraction"))
+fraction = checked(
+    lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1,
+    say("configs.fraction"),
+)
 
 
 def shown(value: object) -> str:

@@ -13,34 +13,29 @@ MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a fe
 
 def read_config(path: Path, *, what: Sentence) -> str:
     """The text of a config; `what` is the kind of file a hint asks for."""
+    return decode(read_bytes(path, what=what, most=MAX_FILE_BYTES), name=str(path))
+
+
+def read_bytes(path: Path, *, what: Sentence, most: int) -> bytes:
+    """All of a regular file of sane size: a pipe would block, and a device never ends."""
+    name = Quoted(str(path))
     try:
         found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            kind = say("configs.folder") if stat.S_ISDIR(found.st_mode) else say("configs.not_regular_file")
+            raise BadInput(say("configs.path_is", path=name, kind=kind, what=what))
+        raw = b""
+        if found.st_size <= most:
+            with path.open("rb") as file:
+                raw = file.read(most + 1)  # it may have grown, or not tell its size
+        if (size := max(found.st_size, len(raw))) > most:
+            size_said = {"bytes": Number(size), "most": Number(most)}
+            raise BadInput(say("configs.file_too_large", path=name, what=what, **size_said))
+        return raw
     except FileNotFoundError:
-        raise NotFound(say("configs.no_file", path=Quoted(str(path)), what=what)) from None
+        raise NotFound(say("configs.no_file", path=name, what=what)) from None
     except (OSError, ValueError) as error:
-        raise BadInput(
-            say("configs.unreadable", path=Quoted(str(path)), error=error),
-            hint=say("configs.hint_check_path"),
-        ) from error
-    if not stat.S_ISREG(found.st_mode):
-        kind = say("configs.folder") if stat.S_ISDIR(found.st_mode) else say("configs.not_regular_file")
-        raise BadInput(say("configs.path_is", path=Quoted(str(path)), kind=kind))
-    if found.st_size > MAX_FILE_BYTES:
-        raise BadInput(
-            say(
-                "configs.file_too_large",
-                path=Quoted(str(path)),
-                bytes=Number(found.st_size),
-                most=Number(MAX_FILE_BYTES),
-            )
-        )
-    try:
-        return decode(path.read_bytes(), name=str(path))
-    except OSError as error:
-        raise BadInput(
-            say("configs.unreadable", path=Quoted(str(path)), error=error),
-            hint=say("configs.hint_check_permissions"),
-        ) from error
+        raise BadInput(say("configs.unreadable", path=name, error=error)) from error
 
 
 def decode(raw: bytes, *, name: str) -> str:

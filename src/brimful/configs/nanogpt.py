@@ -174,7 +174,11 @@ def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
         case ast.ImportFrom(module=module):
             found.imports.append(module or ".")
         case _:
-            kind = type(statement.value if isinstance(statement, ast.Expr) else statement).__name__.lower()
+            kind = (
+                type(statement.value).__name__.lower()
+                if isinstance(statement, ast.Expr)
+                else ast.unparse(statement).split(maxsplit=1)[0].rstrip(":")  # class, def, ...
+            )
             line = Plain(statement.lineno)
             raise BadInput(say("configs.statement_refused", file=file, line=line, kind=kind))
 

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput
 from brimful.language import Number, Plain, Quoted, Sentence, say
+from brimful.language.failures import needs_package
 
 # Of some 900 YAML files that eight projects publish, none has more than 46 kB, 11 levels or 2,600 values.
 MAX_BYTES = 256 * 1024
@@ -72,10 +73,8 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
 
 def read_page(text: str, *, name: str) -> Page:
     """The mapping in the text with the places of its keys, or BadInput with the line and what to do."""
-    try:
+    with needs_package("configs.needs_pyyaml", name=Quoted(name)):
         import yaml
-    except ModuleNotFoundError as error:
-        raise WorldFailed(say("configs.needs_pyyaml", name=Quoted(name)), code="not_installed") from error
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise BadInput(
             say(

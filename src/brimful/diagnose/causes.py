@@ -104,14 +104,11 @@ def _printed_numbers(text: str, match: re.Match[str]) -> list[Sentence]:
     line = text[start : end if end > 0 else len(text)].strip()
     lines = (text[max(0, start - 600) : start] + (text[end : end + 800] if end > 0 else "")).split("\n")
     others = [each.strip() for each in lines if _NUMBERED.search(each)]
-    shown = [say("causes.it_says", line=_short(each)) for each in (line, *others[:_LINES_SHOWN])]
+    told = (each if len(each) <= 400 else f"{each[:400]} …" for each in (line, *others[:_LINES_SHOWN]))
+    shown = [say("causes.it_says", line=each) for each in told]
     if byte := re.search(r"\b(\d[\d,]{6,18}) ?(?:bytes|B\b)|size (?:was )?(\d{7,15})", line):
         shown.append(say("causes.that_is", size=Size(int((byte[1] or byte[2]).replace(",", "")))))
     return shown
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 400 else line[:400] + " …"
 
 
 _PROGRAM_NEEDS = re.compile(r"total allocation: ([\d.]+) ?([KMG]i?B)")

@@ -363,17 +363,15 @@ def _summary(s: MemorySummary) -> Explanation:
     if peak["reserved"] > 1.3 * peak["allocated"]:
         ratio = peak["reserved"] / max(1, peak["allocated"])
         says.append(say("diagnose.fragmented", ratio=Number(ratio, 2)))
-    return Explanation(
-        kind="memory_summary",
-        title=say("diagnose.title_summary"),
-        facts=asdict(s),
-        says=tuple(says),
-    )
+    title = say("diagnose.title_summary")
+    return Explanation(kind="memory_summary", title=title, facts=asdict(s), says=tuple(says))
 
 
 def _smi(table: SmiTable) -> Explanation:
     says = [said for card in table.cards[:_SHOWN] for said in _card(card)]
-    graphics = sum(each.bytes for each in table.processes if not _trains(each.program))
+    training = ("python", "train", "torchrun", "vllm", "[not found]")
+    others = [p for p in table.processes if not any(word in p.program.lower() for word in training)]
+    graphics = sum(each.bytes for each in others)
     if graphics:
         says.append(say("diagnose.programs", size=Size(graphics)))
     says += [say("diagnose.memory_is_not_compute.table"), say("diagnose.util")]
@@ -384,10 +382,6 @@ def _smi(table: SmiTable) -> Explanation:
         says=tuple(says),
         missing=(say("diagnose.needs_log"),),
     )
-
-
-def _trains(program: str) -> bool:
-    return any(word in program.lower() for word in ("python", "train", "torchrun", "vllm", "[not found]"))
 
 
 def _card(card: SmiGpu) -> Iterator[Sentence]:

@@ -20,10 +20,11 @@ from statistics import fmean
 
 from brimful.accuracy.runs import MAX_BYTES, NEEDED, Skipped, no_column, understand
 from brimful.configs.reading import Reading, own_lines
-from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.errors import BadInput, Refused
 from brimful.files import write_whole
 from brimful.fit.count import parameters
-from brimful.language import Number, Sentence, Several, os_words, say
+from brimful.language import Number, Sentence, Several, say
+from brimful.language.failures import os_errors_as
 from brimful.meter.samples import EndSample, RunSample, Sample, StepSample
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -248,7 +249,7 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
 
     A run that stands there already is not written twice. Two that write at once take turns.
     """
-    try:
+    with os_errors_as("language.cannot_write", path=path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.parent):
             before = path.read_bytes() if path.exists() else b""
@@ -256,14 +257,13 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
                 raise BadInput(
                     say("accuracy.too_large", path=path, size=Number(len(before)), most=Number(MAX_BYTES))
                 )
-            after, new = _added(before.decode("utf-8-sig"), rows, path)
+            try:
+                after, new = _added(before.decode("utf-8-sig"), rows, path)
+            except UnicodeDecodeError as error:
+                raise BadInput(say("accuracy.not_csv", path=path, error=error)) from error
             if new:
                 write_whole(path, after, mode=path.stat().st_mode & 0o777 if path.exists() else 0o644)
             return new
-    except UnicodeDecodeError as error:
-        raise BadInput(say("accuracy.not_csv", path=path, error=error)) from error
-    except OSError as error:
-        raise WorldFailed(say("accuracy.cannot_write", path=path, error=os_words(error))) from error
 
 
 def _added(before: str, rows: Sequence[dict[str, str]], path: Path) -> tuple[str, list[str]]:

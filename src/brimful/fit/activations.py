@@ -43,7 +43,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brimful.fit.adapters import (
+    adapted_matrices,
+    adapter_bytes,
+    copies_attention,
+    drops_inputs,
+    reads_as_is,
+)
 from brimful.fit.count import expert_layers
+from brimful.fit.formats import (
+    FP8_BYTES,
+    FP32_BYTES,
+    MASK_BYTES,
+    autocasts,
+    input_bytes,
+    number_bytes,
+    residual_bytes,
+)
 from brimful.language import Plain, Sentence, say
 from brimful.specs.estimate import Item
 from brimful.specs.model import Model
@@ -51,21 +67,7 @@ from brimful.specs.parts import Part
 from brimful.specs.presets import PYTHON_GELU
 from brimful.specs.training import Training
 
-FP32_BYTES = 4
-FP8_BYTES = 1
-MASK_BYTES = 1  # a dropout mask has a byte for each number
 PLACES_BYTES = 36  # where a token's copy goes and comes from: four 64-bit numbers, and its weight
-
-
-def number_bytes(training: Training) -> int:
-    """Bytes of a number in a matrix multiply."""
-    return 2 if training.half else 4
-
-
-def residual_bytes(training: Training) -> int:
-    """Bytes of a number in the residual stream, which is of the format of the table it starts from."""
-    wide = training.casts == "autocast" and training.tables_dtype == "float32"
-    return FP32_BYTES if wide else number_bytes(training)
 
 
 def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[Part, int]:
@@ -88,7 +90,7 @@ def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) 
         "activations_experts" if experts else "activations_mlp": n * wide
         + n * _mlp(model, training, mixed=experts) // across,
         "activations_dropout_masks": n * _masks(model, training) // along,
-        "activations_adapter": n * _adapter(model, training) // across,
+        "activations_adapter": n * adapter_bytes(model, training) // across,
     }
 
 
@@ -107,24 +109,6 @@ def _read(model: Model, training: Training, copies: int = 1) -> int:
     Source: PyTorch, torch/distributed/tensor/parallel/style.py, ColwiseParallel: a replicated input.
     """
     return copies * input_bytes(training) * model.width if _keeps_inputs(training) else 0
-
-
-def input_bytes(training: Training) -> int:
-    """Bytes of a number that a linear layer keeps of its input.
-
-    torchao's fp8 layers keep 16 bits and cast again going back (float8_linear.py, save_for_backward(input_hp,
-    …)); Transformer Engine's keep the fp8 cast (pytorch/module/linear.py).
-    """
-    return FP8_BYTES if training.fp8_inputs else number_bytes(training)
-
-
-def autocasts(training: Training) -> bool:
-    """Whether every matrix that reads an fp32 tensor makes a 16-bit copy of its own, and keeps it.
-
-    Autocast remembers casts of weights alone; compiled code makes one copy.
-    Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast: only leaves that need a gradient.
-    """
-    return training.half and training.casts == "autocast" and not training.compiled
 
 
 def fused_qkv(model: Model, training: Training) -> bool:
@@ -182,17 +166,19 @@ def _head_norms(model: Model, training: Training) -> int:
 
 
 def _attention(model: Model, training: Training) -> int:
-    h, code = number_bytes(training), training.framework
+    h = number_bytes(training)
     q, k = model.query_width, model.kv_width
     total = h * (q + 2 * _held_keys(model, training))
     if model.rotary and not training.compiled and _holds_fused(model, training):
         total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
-    total += h * q + _head_norms(model, training)  # the result
+    total += _head_norms(model, training)
     if written_out(model, training):
-        return total + _scores(model, training)
-    # flash attention's result lies as its queries do; the memory-efficient kernel's always by token
-    copies = code.copies_attention or model.family in code.copying_families
-    if copies and training.half and not training.compiled and _keeps_inputs(training):
+        # the result is kept for the output matrix alone
+        read = _keeps_inputs(training) or (training.targets >= 4 and reads_as_is(training))
+        kept = 0 if training.tuning == "lora" and not read else h * q
+        return total + kept + _scores(model, training)
+    total += h * q  # the result
+    if copies_attention(model, training) and _keeps_inputs(training):
         total += h * q
     return total + FP32_BYTES * model.heads
 
@@ -304,60 +290,18 @@ def _masks(model: Model, training: Training) -> int:
     return 2 * MASK_BYTES * model.width
 
 
-def _adapter(model: Model, training: Training) -> int:
-    """What the small trained part keeps in one layer."""
-    if training.tuning == "full":
-        return 0
-    if training.tuning == "adapter":
-        # one tensor of the layer's width, as it comes, unless every linear layer is scaled
-        each = number_bytes(training)
-        return _scaled_outputs(model, training) if training.targets >= 7 else each * model.width
-    return _lora(model, training)
-
-
-def _lora(model: Model, training: Training) -> int:
-    """LoRA keeps each adapted layer's input, in its own format and after a dropout of its own.
-
-    Up to four of the seven linear layers are attention's; the last of the MLP reads m numbers. Where code
-    shares, q, k and v have one input together. LoRA's own output is kept where it is copied into the places
-    of q and v in a wider buffer.
-    """
-    code, targets = training.framework, min(training.targets, 7)
-    fp32 = training.adapter_dtype == "float32" and not autocasts(training)
-    h = FP32_BYTES if fp32 else number_bytes(training)
-    wide = max(0, targets - 4) / 3
-    # PEFT, which trains fp32 adapters, has no dropout unless asked; other code mostly has a little
-    dropped = training.adapter_dtype != "float32" if code.lora_dropout is None else code.lora_dropout
-    reads = 2 if model.gated and (dropped or not code.lora_shares_inputs) else 1
-    attention: float = min(targets, 4)
-    if code.lora_shares_inputs:
-        attention = 1 + (1 if targets >= 4 else 0)
-    inputs = attention * model.width + wide * (reads * model.width + model.mlp_width)
-    padded = h * (model.query_width + model.kv_width) if code.lora_pads and targets == 2 else 0
-    mask = MASK_BYTES if dropped else 0
-    return round(inputs * (h + mask)) + targets * training.rank * h + padded
-
-
-def _scaled_outputs(model: Model, training: Training) -> int:
-    """A trained scale behind every linear layer needs that layer's output (Adapter v2, IA3).
-
-    Its norms are trained as well and keep their normalized value.
-    """
-    h = number_bytes(training)
-    mlp = (2 if model.gated else 1) * model.mlp_width + model.width
-    norms = model.norms * model.width if model.norm == "rms" else 0
-    if training.framework.norm_value_fp32:
-        norms = norms * FP32_BYTES // h
-    return h * (model.query_width + 2 * model.kv_width + model.width + mlp + norms + model.width)
-
-
 def ends_bytes(model: Model, training: Training) -> int:
     """Outside the layers: the last norm with its output, and the token ids of this batch and the next.
 
     Images instead of ids: their pixels, in fp32 and cast for the first multiply under autocast.
     """
     h, r, n = number_bytes(training), residual_bytes(training), training.micro_tokens
-    norm = n * (r * model.width + 2 * FP32_BYTES) // sequence_split(training) + n * h * model.width
+    # a frozen output matrix keeps nothing, unless it has an adapter
+    frozen = training.tuning == "lora" and training.targets < 8 and not _keeps_inputs(training)
+    each, read = r * model.width + 2 * FP32_BYTES, 0 if frozen else h * model.width
+    if model.norm == "rms" and not training.compiled:
+        each = (FP32_BYTES + _scaled(model, training)) * model.width + FP32_BYTES
+    norm = n * each // sequence_split(training) + n * read
     norm = norm if model.last else 0
     if model.images is None:
         return norm + (n * 4 * 8 if model.first or model.last else 0)
@@ -387,8 +331,35 @@ def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list
     for count, experts in ((held - mixed, False), (mixed, True)):
         for kind, each in layer_bytes(model, training, mixed=experts).items():
             sums[kind] = sums.get(kind, 0) + round(count * each)
+    for kind, each in _before_adapters(model, training).items():
+        sums[kind] = sums.get(kind, 0) - round(in_flight * each)
     whys = _whys(model, training)
     return [*(Item(kind, sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
+
+
+def _before_adapters(model: Model, training: Training) -> dict[Part, int]:
+    """What the first layer does not keep under LoRA: nothing before the first adapter needs a gradient.
+
+    That is its first norm's input, the masks of what its first adapters drop, an MLP beside attention that is
+    not adapted, and, with scores written out, the queries and what a norm of keys reads: the gradient of keys
+    needs them, and without an adapter of their own keys have none.
+    Source: traces of PEFT 0.21 and LitGPT 0.5.13 (tests/accuracy/oracle.csv).
+    """
+    if training.tuning != "lora" or training.compiled or not model.first or model.images is not None:
+        return {}
+    h, matrices = number_bytes(training), adapted_matrices(model, training)
+    found: dict[Part, int] = {"activations_norms": _norms(model, training) // model.norms}
+    if model.parallel:
+        found["activations_norms"] = _norms(model, training)
+        if matrices <= 4 and not _keeps_inputs(training) and not expert_layers(model):
+            found["activations_mlp"] = _mlp(model, training)
+    if drops_inputs(training):
+        reads = 1 if training.framework.lora_shares_inputs else min(matrices, 3)
+        found["activations_adapter"] = reads * MASK_BYTES * model.width
+    if matrices < 3 and written_out(model, training) and not fused_qkv(model, training):
+        keys = (FP32_BYTES * (model.kv_width + model.kv_heads)) if model.qk_norm else 0
+        found["activations_attention"] = h * model.query_width + keys
+    return {kind: training.micro_tokens * each // training.tensor for kind, each in found.items()}
 
 
 def _whys(model: Model, training: Training) -> dict[Part, Sentence]:
@@ -516,7 +487,8 @@ def logits_bytes_per_number(training: Training, model: Model | None = None) -> d
         if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
             each += h  # what a trained scale behind the output projection reads
         held = h if training.framework.slices_loss else 0  # the loop has the list until the next one
-        return {"forward": each, "backward": each, "output": each, "after": held}
+        going_back = each + (0 if training.compiled else _chunk_gradients(training))
+        return {"forward": each, "backward": going_back, "output": each, "after": held}
     if training.tensor > 1:
         return _split_logits(training)
     if training.compiled and training.loss_compiled and training.casts != "none":
@@ -555,6 +527,17 @@ def _softmax_kept(training: Training) -> int:
         return h + FP32_BYTES
     in_fp32 = training.casts == "autocast" or code.fp32_loss
     return FP32_BYTES if training.half and in_fp32 else h
+
+
+def _chunk_gradients(training: Training) -> float:
+    """Bytes for each logit of an eager loss in chunks, beyond what every chunk keeps, as it runs backward.
+
+    Autograd runs the newest node first, so all chunks of the loss before any of the output matrix: each
+    chunk's gradient takes the place of its log-softmax, while both sides of that and the log-softmax itself
+    are alive for one chunk. Under autocast one side is fp32 and goes before the other comes.
+    """
+    cast_back = training.half and training.casts == "autocast" and not training.framework.casts_logits
+    return (FP32_BYTES if cast_back else 2 * _softmax_kept(training)) / training.loss_chunks
 
 
 def _eager_logits(training: Training) -> dict[str, float]:

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from operator import add
 
 from brimful.fit.activations import (
-    FP32_BYTES,
     kept_items,
     layer_backward_bytes,
     layer_bytes,
     layer_gradient_bytes,
     logits_bytes_per_number,
-    number_bytes,
     quantized_inputs_bytes,
 )
 from brimful.fit.count import output_parameters
+from brimful.fit.formats import FP32_BYTES, number_bytes
 from brimful.fit.overhead import (
     CACHE_FRAC,
     CHECKPOINTED_CACHE_FRAC,
@@ -157,12 +156,13 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
     logits = {name: round(each * numbers) for name, each in per_number.items()}
     every = gradient_bytes(model, training)
     waiting = waiting_bytes(model, training)
-    forward = cast_bytes(model, training, forward=True)
-    going_back = cast_bytes(model, training, forward=False)
+    forward = cast_bytes(model, training, at="forward")
+    going_back = cast_bytes(model, training, at="layers")
     head = output_parameters(model) // training.tensor if training.tuning == "full" else 0
     wide = dequantized_bytes(model, training)
     layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
     first_layer = sum(layer_bytes(model, training).values()) + layer_gradient_bytes(model, training)
+    tied = _tied_bytes(model, training)
     again = training.checkpointing != "none"
     layer_why = say("fit.why_layer_gradients_again") if again else say("fit.why_layer_gradients")
     return [
@@ -175,7 +175,14 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
             casts=forward,
             left=quantized_inputs_bytes(model, training),
         ),
-        _Moment("backward_start", waiting, logits["backward"], 0, layer_why, casts=going_back),
+        _Moment(
+            "backward_start",
+            waiting,
+            logits["backward"],
+            0,
+            layer_why,
+            casts=cast_bytes(model, training, at="loss"),
+        ),
         _output_gradient(model, training, logits, head=head, waiting=waiting),
         _Moment(
             "last_layer_backward",
@@ -189,8 +196,8 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
             "backward_end",
             max(every, waiting),
             logits["after"],
-            max(_tied_bytes(model, training), first_layer),
-            say("fit.why_first_layer"),
+            max(tied, first_layer),
+            say("fit.why_tied_table" if tied > first_layer else "fit.why_first_layer"),
             alive=False,
         ),
         _Moment(
@@ -211,7 +218,7 @@ def _output_gradient(
 
     By then the multiply has let go of what it read: the gradient of the logits, and the weight's 16-bit copy.
     """
-    wide, casts = dequantized_bytes(model, training), cast_bytes(model, training, forward=False)
+    wide, casts = dequantized_bytes(model, training), cast_bytes(model, training, at="loss")
     why = say("fit.why_output_gradient") if head else say("fit.why_output_dequantized")
     h = number_bytes(training)
     made = _Moment("output_gradient", waiting, logits["output"], h * head + wide, why, casts=casts)

@@ -44,27 +44,27 @@ SMALL_CHIP_FLOPS_PER_S = 170e12
 class Rates:
     """What was fitted, all at once, to published tokens per second."""
 
-    matmul_frac: float = 0.98  # of the achievable rate, in a training step rather than a benchmark
-    small_width: float = 20.0  # c of d/(d+c)
-    attention_frac: float = 0.39  # of the achievable rate, for flash attention on long sequences
-    short_tokens: float = 660.0  # c of T/(T+c) for attention
-    eager_bytes: float = 220.0  # moved beside the matmuls, for each token, layer and number of the width
-    compiled_bytes: float = 98.0
-    python_norm_bytes: float = 655.0  # on top, for rms norms and rotary positions written in Python
-    fused_norm_frac: float = 0.4  # of these, where kernels of their own do norms and rotary positions
-    autocast_bytes: float = 34.0  # on top, for casting every input of an eager matmul
-    lora_bytes: float = 22.5  # on top, for each layer LoRA adapts
-    geforce_clock: float = 1.10  # GeForce cards run above the boost clock their peak is given for
-    amd_frac: float = 0.60  # of the achievable rate, on AMD cards
+    matmul_frac: float = 0.999  # of the achievable rate, in a training step rather than a benchmark
+    small_width: float = 66.5  # c of d/(d+c)
+    attention_frac: float = 0.68  # of the achievable rate, for flash attention on long sequences
+    short_tokens: float = 113.0  # c of T/(T+c) for attention
+    eager_bytes: float = 238.0  # moved beside the matmuls, for each token, layer and number of the width
+    compiled_bytes: float = 180.0
+    python_norm_bytes: float = 592.0  # on top, for rms norms and rotary positions written in Python
+    fused_norm_frac: float = 0.742  # of these, where kernels of their own do norms and rotary positions
+    autocast_bytes: float = 67.7  # on top, for casting every input of an eager matmul
+    lora_bytes: float = 49.2  # on top, for each layer LoRA adapts
+    geforce_clock: float = 1.12  # GeForce cards run above the boost clock their peak is given for
+    amd_frac: float = 0.582  # of the achievable rate, on AMD cards
     cached_bandwidth: float = (
-        2.5  # the large cache of newer GeForce cards serves what others fetch from memory
+        2.11  # the large cache of newer GeForce cards serves what others fetch from memory
     )
-    launch_s: float = 16.8e-6
-    node_link_frac: float = 0.10  # of NVLink's published rate, both directions together
-    pcie_bytes_per_s: float = 5.3e9  # per GPU and direction, without peer-to-peer
+    launch_s: float = 19.7e-6
+    node_link_frac: float = 0.109  # of NVLink's published rate, both directions together
+    pcie_bytes_per_s: float = 5.37e9  # per GPU and direction, without peer-to-peer
     network_bytes_per_s: float = 50e9  # per GPU, between nodes
-    hidden_frac: float = 0.78  # of the link time that work can hide
-    collective_s: float = 400e-6  # one blocking collective of tensor parallelism, whatever its size
+    hidden_frac: float = 0.676  # of the link time that work can hide
+    collective_s: float = 378e-6  # one blocking collective of tensor parallelism, whatever its size
 
 
 RATES = Rates()
@@ -72,12 +72,18 @@ RATES = Rates()
 # FlashAttention-2 reaches 35 % of an H100 and about 60 % of an A100.
 # Source: Shah et al., FlashAttention-3, arXiv:2407.08608, abstract and figure 5.
 HOPPER_ATTENTION_FRAC = 0.6
+# What the first FlashAttention's Triton kernel reaches of the second's rate, 1.3 to 2.5 times as fast.
+# Source: Dao, FlashAttention-2, arXiv:2307.08691, section 4.1; the geometric mean of the two.
+TRITON_ATTENTION_FRAC = 0.55
 NEWTON_SCHULZ_STEPS = 5  # Muon's default
 FP8_FRAC = 0.75  # of the fp8 rate that fp8 linear layers reach
 BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that only move numbers
 LOGIT_BYTES = {True: 12, False: 40}  # moved for each logit: the loss and its gradient
 # Moved for each number of the MLP's width: GELU and its gradient; a gated MLP compiled, and op by op.
 GELU_BYTES, GATED_BYTES, GATED_EAGER_BYTES = 10, 16, 26
+# Moved for each score that is written: multiply, scale, mask, softmax, dropout, multiply, and back again.
+# Counted op by op, fitted to nothing: 29 bytes forward and 35 backward in 16 bits, with softmax in fp32.
+SCORE_BYTES = {"compiled": 30, "float16": 64, "bfloat16": 64, "float32": 82}
 # Moved for each number of a token's copy for one expert: gathered by expert, weighted, put back in order and
 # added up, forward and backward. Counted op by op in 16 bits, fitted to nothing.
 COPY_BYTES = {True: 24, False: 60}
@@ -137,8 +143,11 @@ def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
     """The rate a large matmul reaches in this format; measured for the card where anyone did."""
     peak = gpu.dense_flops_per_s[number]
     tensor_cores = number != "fp32"  # the others are far from the limits that a bf16 multiply meets
-    if tensor_cores and gpu.achievable_flops_per_s is not None and "bf16" in gpu.dense_flops_per_s:
-        return peak * gpu.achievable_flops_per_s / gpu.dense_flops_per_s["bf16"]
+    if tensor_cores and gpu.achievable_flops_per_s is not None:
+        # GeForce cards clock above their data sheet for a while: up to 116 % were measured
+        return peak * min(
+            1.0, gpu.achievable_flops_per_s / gpu.dense_flops_per_s["bf16" if gpu.bf16 else "fp16"]
+        )
     if gpu.vendor == "AMD":
         return peak * AMD_FRAC
     # The larger of both: a chip just above the limit is not slower than one just below.
@@ -147,7 +156,9 @@ def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
 
 def matmul_flops_per_s(gpu: Gpu, number: str, rates: Rates = RATES) -> float:
     """What large matmuls of a training step reach in this format."""
-    frac = rates.amd_frac if gpu.vendor == "AMD" else rates.geforce_clock if gpu.geforce else 1.0
+    frac = rates.amd_frac if gpu.vendor == "AMD" else 1.0
+    if gpu.geforce and (gpu.achievable_flops_per_s is None or number == "fp32"):
+        frac = rates.geforce_clock
     fp8 = FP8_FRAC if number == "fp8" else 1.0  # casting to it costs part of what it wins
     return achievable_flops_per_s(gpu, number) * frac * rates.matmul_frac * fp8
 
@@ -235,7 +246,10 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
     # fp8 leaves out the output projection: torchtitan's and torchao's recipes filter it, logits suffer most
     output_rate = matmul_flops_per_s(gpu, "bf16", rates) if number == "fp8" else rate
     matmul_s = (layers / rate + output / output_rate) / split / shape
-    attention_rate = attention_flops_per_s(gpu, number, training.sequence_tokens, rates)
+    attention_rate = rate  # two plain multiplies where the scores are written
+    if training.attention != "math":
+        attention_rate = attention_flops_per_s(gpu, number, training.sequence_tokens, rates)
+        attention_rate *= TRITON_ATTENTION_FRAC if training.framework.triton_attention else 1.0
     attention_s = _attention_flops(model, training) / split / attention_rate
     bandwidth = moved_bytes_per_s(gpu, rates)
     return _Parts(
@@ -277,8 +291,9 @@ def _idle_experts_s(model: Model, training: Training, rate: float, bandwidth: fl
 
 def _attention_flops(model: Model, training: Training) -> float:
     """Flash attention skips the masked half and makes the scores again going back: 1 pass, then 2.5."""
-    passes = 1 + 2.5 + (1 if training.checkpointing == "full" else 0)
-    causal = 1.0 if not model.causal or training.attention == "math" else 0.5
+    written = training.attention == "math"
+    passes = 1 + (2 if written else 2.5) + (1 if training.checkpointing == "full" else 0)
+    causal = 1.0 if written or not model.causal else 0.5
     forward = 4 * model.layers * model.query_width * training.sequence_tokens
     return forward * passes * causal * training.micro_tokens
 
@@ -303,8 +318,8 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
     if model.classes is None:
         moved += tokens * model.vocab * LOGIT_BYTES[training.compiled]
     if training.attention == "math":
-        # the score matrix is written and read about ten times, forward and backward, in 2 to 4 bytes
-        moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
+        scores = tokens * model.layers * model.heads * training.sequence_tokens
+        moved += SCORE_BYTES["compiled" if training.compiled else training.dtype] * scores
     if training.casts == "autocast" and training.half:
         moved += MICRO_BYTES * parameters(model)
     if training.fp32_gradients:

@@ -9,6 +9,8 @@ Leaves out: alignment and padding of flat buffers.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from brimful.fit.count import (
     expert_layers,
     expert_parameters,
@@ -182,19 +184,20 @@ def _table_matrices(model: Model) -> list[tuple[int, int, int]]:
     return [kind for kind in kinds if kind[0] * kind[1]]
 
 
-def cast_bytes(model: Model, training: Training, *, forward: bool) -> int:
+def cast_bytes(model: Model, training: Training, *, at: Literal["forward", "loss", "layers"]) -> int:
     """Autocast's 16-bit copies of every matmul weight, alive from forward until their backward pass.
 
     Checkpointed layers give theirs up, but not before the forward pass ends: autocast's cache holds each copy
-    until its context is left. Going back, the layer that is made again has its own.
-    Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast and clear_cache.
+    of a trained weight until its context is left. While the loss runs backward the output's is left; then
+    the layer that is made again has its own.
+    Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast (only what needs a gradient), clear_cache.
     """
     if not training.half or training.casts != "autocast" or training.frozen_bits:
         return 0
     layers: float = matmul_parameters(model, active=False)
     layers -= expert_layers(model) * expert_parameters(model) * (1 - 1 / training.expert)
-    if training.checkpointing == "full" and not forward:
-        layers = 2 * _gathered_layer(model, training) + output_parameters(model)
+    if training.checkpointing == "full" and (at != "forward" or training.tuning != "full"):
+        layers = output_parameters(model) + (2 * _gathered_layer(model, training) if at == "layers" else 0)
     return round(2 * layers / training.tensor)
 
 

@@ -172,8 +172,9 @@ class Capacity:
             left = slot.shared.get(gpu, WHOLE_GPU if gpu in slot.free else 0)
             assert left >= job.gpu_milli, f"GPU {gpu} of {name} already has a tenant"
 
-    def take(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
-        slot, whole = self.by_name[name], gpus
+    def take(self, name: str, gpus: tuple[int, ...], job: Job, *, beside: bool = False) -> None:
+        """`beside` another job, that holds the GPU already."""
+        slot, whole = self.by_name[name], () if beside else gpus
         if job.gpu_milli < WHOLE_GPU:
             left = slot.shared.get(gpus[0])
             whole = gpus if left is None else ()
@@ -187,8 +188,9 @@ class Capacity:
         if slot.is_counted:
             self._spend(slot, job, len(gpus), sign=-1)
 
-    def give(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
-        slot, whole = self.by_name.get(name), gpus
+    def give(self, name: str, gpus: tuple[int, ...], job: Job, *, beside: bool = False) -> None:
+        """`beside` another job, that goes on holding the GPU."""
+        slot, whole = self.by_name.get(name), () if beside else gpus
         if slot is None:
             return
         if job.gpu_milli < WHOLE_GPU:

@@ -68,7 +68,7 @@ class Charge:
         if self.final_owed is not None:
             return self.final_owed
         if self.line is None or self.started_s is None:
-            return self.microusd_per_gpu_hour * self.gpu_milli_s(now_s)
+            return self.microusd_per_gpu_hour * self.size * self.gpu_milli * self.billed_s(now_s)
         priced = self.line.between(
             self.started_s,
             now_s if self.ended_s is None else self.ended_s,
@@ -79,7 +79,8 @@ class Charge:
 
     def cost_microusd(self, now_s: int) -> int:
         """On the bill up to now."""
-        return self.owed(now_s) // PARTS
+        gpus = self.gpus_owed(now_s)
+        return (gpus + self.egress_owed if self.moved_bytes else gpus) // PARTS
 
     def close(self, at_s: int, *, moved_bytes: int = 0) -> None:
         """Nothing is added from here on, however the price moves."""

@@ -27,6 +27,7 @@ from brimful.units import HOUR_S
 CLOUD = frozenset({OfferSeen, NodeOrdered, NodeReady, NodeReturned, NodeGone})  # what is folded here
 REFUSED_S = 300  # who has just refused is not asked again so soon, twice as long each time
 REFUSED_DOUBLINGS = 4
+NOT_USABLE = "scheduler.node_not_usable"  # why a node is given back that never joined
 GONE_KEPT = 1000  # nodes that are gone and still shown
 
 
@@ -60,6 +61,13 @@ class Machine:
     @property
     def pool(self) -> Pool:
         return self.order.pool
+
+    @property
+    def was_useless(self) -> bool:
+        """Whether it is as good as refused, or it would be bought again at once: it was taken back or given
+        up before its engine ever had it. One whose job no longer wanted it says nothing of the offer."""
+        given_up = self.returned is not None and self.returned.as_dict().get("code") == NOT_USABLE
+        return self.ready_s is not None and not self.joined and (self.cause == "evicted" or given_up)
 
     @property
     def microusd_per_hour(self) -> int:
@@ -193,9 +201,10 @@ class Cloud:
         machine = self.machines.pop(event.node)
         self._release(machine)
         machine.gone_s, machine.cause, machine.reason = event.at_s, event.cause, event.reason
-        # One that could never be used is as good as refused: or it would be bought again at once.
-        if event.cause == "refused" or (machine.ready_s is not None and not machine.joined):
-            key = (machine.pool, machine.order.gpus)
+        key = (machine.pool, machine.order.gpus)
+        if event.cause == "returned" and machine.joined:
+            self.refused.pop(key, None)  # there is one of them for sale again
+        elif event.cause == "refused" or machine.was_useless:
             times = self.refused.get(key, (0, 0))[0] + 1
             self.refused[key] = (times, event.at_s + REFUSED_S * 2 ** min(times - 1, REFUSED_DOUBLINGS))
         for month, owed in _by_month(machine):

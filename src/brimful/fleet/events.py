@@ -73,7 +73,7 @@ class NodeResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Event):
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     at_s: int
     job: Job
 
@@ -85,7 +85,7 @@ class JobSubmitted(Event):
 class ArraySubmitted(Event):
     """The same job many times over: a task for each index."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     at_s: int
     job: Job  # `job.job` is the array's name
     indices: tuple[int, ...]
@@ -112,6 +112,7 @@ class JobSkipped(Event):
 class DeadlineAnswered(Event):
     """What was said of a job's deadline at submit: a promise, and in which pool it is kept at the latest."""
 
+    version: ClassVar[int] = 2
     at_s: int
     job: str
     is_promised: bool = False
@@ -119,6 +120,11 @@ class DeadlineAnswered(Event):
     site: str = ""
     gpu: str = ""
     tier: Tier = "owned"
+    # Where nobody bounds its run: the work its slot has room for, and the chance that the promise is kept (or
+    # one from then on would be), by the lengths of jobs like it alone and by what came of earlier promises.
+    work_s: float | None = None
+    by_lengths: float = 1.0
+    chance: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +165,7 @@ class LeaseGranted(Event):
     `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`. Together
     they are the size of an elastic gang."""
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     at_s: int
     lease: str
     job: str
@@ -170,6 +176,7 @@ class LeaseGranted(Event):
     in_turn: bool = False  # it goes before its class, because it has waited so long
     microusd_per_gib: int = 0  # for each GiB of checkpoints that it moves
     reservation: str = ""  # of its tenant, that has paid for these GPUs already
+    gpu_milli: int = 0  # of a GPU that it may share with another job; 0: what its job asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +267,7 @@ class PoolPriced(OfPool, Event):
     held: int
     wanted: int
     gpus: int
-    owed: int = 0  # micro-dollars per hour x GPU-seconds that the bill is behind the average
+    owed: int = 0  # micro-dollars per hour x GPU-seconds that were cleared and not billed yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

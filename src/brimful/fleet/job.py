@@ -20,6 +20,9 @@ SERIAL_SHARE = 0.05
 # A GPU type ("" for any) and how much faster than its least size a gang is there: (GPUs, factor), in order.
 Curve = tuple[str, tuple[tuple[int, float], ...]]
 
+# A GPU type, and by the name of another job what share of its own speed a job keeps beside that one there.
+Pairs = tuple[str, tuple[tuple[str, float], ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -80,6 +83,9 @@ class Job:
     min_gpus: int = 0  # 0, as `max_gpus`: one size for life
     max_gpus: int = 0
     curves: tuple[Curve, ...] = ()  # of an elastic gang; a type without one scales as `SERIAL_SHARE` says
+    pairs: tuple[Pairs, ...] = ()  # measured: with whom it can share a GPU (sharing.py)
+    compute_milli: int = WHOLE_GPU  # of a GPU's compute, what it keeps busy when it has the GPU to itself
+    gpu_memory_bytes: int = 0  # the most it uses of a card, as its user said; `peak_bytes` knows better
 
     def may_be_in(self, *, site: str, tier: str) -> bool:
         return (not self.sites or site in self.sites) and (not self.tiers or tier in self.tiers)
@@ -142,6 +148,7 @@ def shape_of(job: Job) -> Hashable:
         job.tiers,
         job.rates,
         job.peak_bytes,
+        job.gpu_memory_bytes,
         job.cpu_milli,
         job.memory_mib,
         job.limit_microusd_per_gpu_hour,

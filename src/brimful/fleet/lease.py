@@ -11,6 +11,7 @@ from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Node
+from brimful.fleet.sharing import Paces, work_done_s
 
 LeasePhase = Literal["granted", "running", "ending", "ended"]
 JobPhase = Literal[
@@ -41,7 +42,9 @@ class Lease(Charge):
     gpus: tuple[int, ...]
     phase: LeasePhase
     rest: Parts = ()
-    speed: float = 1.0  # useful work per second, placement counted
+    speed: float = 1.0  # useful work per second, placement counted; once it is over, on the average
+    before: Paces = ()  # its speeds before, where it came to share its GPU or no longer did
+    may_share: bool = False  # whether its GPU may have a second tenant
     setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
     turn_until_s: float = 0.0  # it began because it was its job's turn, which lasts until then
     exit_code: int | None = None
@@ -61,6 +64,21 @@ class Lease(Charge):
     def parts(self) -> Parts:
         """(node, GPUs) for every node of the gang."""
         return ((self.node, self.gpus), *self.rest)
+
+    def done_s(self, until_s: float) -> float:
+        """Useful work since it began, at the speeds it had."""
+        if self.started_s is None:
+            return 0.0
+        began_s = self.started_s + self.setup_s
+        if not self.before:
+            return max(0.0, until_s - began_s) * self.speed
+        return work_done_s(self.before, self.speed, began_s=began_s, until_s=until_s)
+
+    def even_out(self, at_s: int) -> None:
+        """It is over: one speed stands for those it had."""
+        worked_s = max(0, self.billed_s(at_s) - self.setup_s)
+        if self.before and worked_s:
+            self.speed, self.before = self.done_s(at_s) / worked_s, ()
 
     def worked_s(self, now_s: int) -> float:
         """Seconds of this lease that went into work that was kept; while it runs, all but the restart.
@@ -128,6 +146,10 @@ class JobState:
                 return lease.started_s + round(lease.kept_work_s / lease.speed)
         return 0
 
+    def worked_s(self, now_s: int) -> float:
+        """Useful work that its leases have done and kept."""
+        return sum([lease.worked_s(now_s) * lease.speed for lease in self.leases])
+
     def lose(self, *, proven_s: int) -> float:
         """The lease that begins goes on from a checkpoint sealed at `proven_s`: what was kept later is lost.
 
@@ -167,7 +189,7 @@ class JobState:
 
     def cost_microusd(self, now_s: int) -> int:
         """What its leases come to so far, the running one included."""
-        return sum(lease.cost_microusd(now_s) for lease in self.leases)
+        return sum([lease.cost_microusd(now_s) for lease in self.leases])
 
     def billed_microusd(self, now_s: int) -> int:
         """The same, at most its own hard budget."""
@@ -182,10 +204,8 @@ class JobState:
         done = self.kept_work_s
         if self.leases:
             last = self.leases[-1]
-            if last.ended_s is None and last.started_s is not None:
-                worked_s = now_s - last.started_s - last.setup_s
-                if worked_s > 0:
-                    done += last.speed * worked_s
+            if last.ended_s is None:
+                done += last.done_s(now_s)
         return predicted_s - done if predicted_s > done else 0.0
 
 

@@ -19,12 +19,17 @@ def usable_bytes(gpu: str) -> int | None:
         return None
 
 
+def peak_on(job: Job, gpu: str) -> int | None:
+    """The most it needs of a card of this type, by its estimate or by its user's word; None: nobody knows."""
+    return next((size for name, size in job.peak_bytes if name == gpu), job.gpu_memory_bytes or None)
+
+
 def too_small(job: Job, gpu: str) -> tuple[int, int] | None:
     """(bytes it needs, bytes it would have) where these are too few; None where it fits or nobody knows.
 
     A share of a GPU comes with that share of its memory. So the jobs on one card never need more than it has.
     """
-    needs = next((size for name, size in job.peak_bytes if name == gpu), None)
+    needs = peak_on(job, gpu)
     if needs is None:
         return None
     usable = usable_bytes(gpu)

@@ -32,10 +32,12 @@ from brimful.fleet.memory import too_small
 from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.money.purse import Purses, Running
 from brimful.fleet.node import Node, Pool
+from brimful.fleet.odds import Odds
 from brimful.fleet.past import Finished, Left
 from brimful.fleet.queues import Quota
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.reservations.reservation import RESERVING, Reservations
+from brimful.fleet.sharing import beside_whom, change_pace, leave_beside
 from brimful.fleet.spot import SpotRecord
 from brimful.fleet.turns import Turns
 from brimful.fleet.usage import Usage
@@ -57,6 +59,7 @@ class Fleet:
         self.seq = 0
         self._keep = keep
         self._over: deque[str] = deque()  # jobs that are over, in the order they ended
+        self.failed: dict[str, JobState] = {}  # those of them in memory that failed
         self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be kept elsewhere
         self.submitted = 0  # jobs ever; the next one's serial
         self.first_submit_s: int | None = None
@@ -82,6 +85,7 @@ class Fleet:
         self.usage: dict[str, Usage] = {}  # by queue
         self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
         self.turns = Turns()
+        self.odds = Odds()
         self.adoption = Adoption()  # of a policy, by what rehearsals showed
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
@@ -250,6 +254,7 @@ class Fleet:
 
     def _deadline_answered(self, event: events.DeadlineAnswered) -> None:
         self.told[event.job], self.jobs[event.job].is_answered = event, True
+        self.odds.answered(event)
         self._change(event.job)  # its place in the order is another
 
     def _job_skipped(self, event: events.JobSkipped) -> None:
@@ -408,10 +413,11 @@ class Fleet:
             self._change(event.job, gpus=held)
             job = state.job
         assert held in sizes_of(job), "a gang is placed whole"
-        for name, gpus in parts:  # all checked before any is taken
+        beside = beside_whom(self, event, job) if event.gpu_milli else []
+        for name, gpus in () if beside else parts:  # all checked before any is taken
             self.capacity.check(name, gpus, job)
         for name, gpus in parts:
-            self.capacity.take(name, gpus, job)
+            self.capacity.take(name, gpus, job, beside=bool(beside))
         ran = bool(state.leases) and state.first_start_s is not None
         lease = Lease(
             lease=event.lease,
@@ -421,7 +427,8 @@ class Fleet:
             gpu=node.gpu,
             gpus=event.gpus,
             size=held,
-            gpu_milli=job.gpu_milli,
+            gpu_milli=event.gpu_milli or job.gpu_milli,
+            may_share=bool(event.gpu_milli),
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             phase="granted",
             granted_s=event.at_s,
@@ -460,6 +467,8 @@ class Fleet:
             lease.phase = state.phase = "running"
             del self.unsettled[lease.lease]
             self.running.add(state)
+        if lease.may_share:
+            change_pace(self, lease, at_s=event.at_s)
 
     def allotted(self, lease: Lease, runs_on: events.Parts) -> events.Parts | None:
         """The GPUs to count as held by a lease that runs there; None where that cannot be."""
@@ -507,7 +516,8 @@ class Fleet:
         del self.leases_at[lease.site][ended]
         for name, gpus in lease.parts:
             del self.leases_on[name][ended]
-            self.capacity.give(name, gpus, job)
+            beside = lease.may_share and leave_beside(self, lease, at_s=at_s)
+            self.capacity.give(name, gpus, job, beside=beside)
         self.cloud.used(lease.parts, at_s=at_s)
         self._use(job, -lease.size, at_s=at_s)
         lease.phase, lease.exit_code, lease.exit_codes = "ended", event.exit_code, event.exit_codes
@@ -547,6 +557,11 @@ class Fleet:
     def _is_over(self, state: JobState, *, at_s: int) -> None:
         if state.phase == "finished":
             self.finished.add(state, now_s=at_s)
+            self.odds.finished(state.job, state.worked_s(at_s), submitted_s=state.submitted_s, at_s=at_s)
+        else:
+            self.odds.given_up(state.job.job)
+        if state.phase == "failed":
+            self.failed[state.job.job] = state
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)
@@ -560,6 +575,7 @@ class Fleet:
         self._over.append(state.job.job)
         while len(self._over) > self._keep:
             left = self.jobs.pop(self._over.popleft())
+            self.failed.pop(left.job.job, None)
             self.gates.left(left.job)
             for lease in left.leases:
                 del self.leases[lease.lease]

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
-from brimful.language import Quoted, os_words, say
+from brimful.language import Quoted, say
+from brimful.language.failures import needs_package, os_errors_as
 from brimful.units import HOUR_S
 
 SHARD_LINES = 250
@@ -57,20 +58,14 @@ class Batch:
     target: Path
     shard_lines: int = SHARD_LINES
     _starts: list[int] = field(default_factory=list)  # where each line begins
-    _size: int = 0
 
     def __post_init__(self) -> None:
-        try:
-            with self.source.open("rb") as file:
-                at = 0
-                digest = hashlib.sha256()
-                for line in file:
-                    self._starts.append(at)
-                    at += len(line)
-                    digest.update(line)
-                self._size = at
-        except OSError as error:
-            raise BadInput(say("guard.batch_unreadable", path=self.source, error=os_words(error))) from error
+        at, digest, source = 0, hashlib.sha256(), self.source
+        with os_errors_as("guard.batch_unreadable", BadInput, path=source), source.open("rb") as file:
+            for line in file:
+                self._starts.append(at)
+                at += len(line)
+                digest.update(line)
         if not self._starts:
             raise BadInput(say("guard.batch_empty", path=self.source))
         plan = {"sha256": digest.hexdigest(), "lines": len(self._starts), "shard_lines": self.shard_lines}
@@ -209,10 +204,8 @@ def load_model(name: str, *, output_tokens: int) -> Generate:
     """`tiny`: a byte bigram model, for trials. Any other name is one of transformers."""
     if name == "tiny":
         return lambda prompt: _tiny(prompt, output_tokens)
-    try:
+    with needs_package("guard.batch_needs_transformers", code=None, model=Quoted(name[:80])):
         from transformers import pipeline
-    except ModuleNotFoundError as error:
-        raise WorldFailed(say("guard.batch_needs_transformers", model=Quoted(name[:80]))) from error
     pipe = pipeline("text-generation", model=name)
 
     def generate(prompt: str) -> Answer:

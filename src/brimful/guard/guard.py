@@ -40,7 +40,8 @@ from brimful.guard.replan import (
     room_bytes,
     spoken_training,
 )
-from brimful.language import Number, Plain, Seconds, Sentence, Several, Size, Value, as_asked, os_words, say
+from brimful.language import Number, Plain, Seconds, Sentence, Several, Size, Value, as_asked, say
+from brimful.language.failures import os_errors_as
 from brimful.meter.idle import IdleWatch
 from brimful.specs.training import Training
 
@@ -160,6 +161,8 @@ class Guard:
         if predicted.predict(training).fits:
             return
         next_try = replan(training, predicted.predict, predicted.room.gpu, self._command)
+        if isinstance(next_try, NextTry) and not next_try.change:
+            return  # at risk, and no option of this script would lower it: it starts as it is
         if isinstance(next_try, NextTry) and not self._wishes.fix:
             self._tell(say("guard.fix_would_start", changes=change_text(next_try.change), why=next_try.why))
         elif isinstance(next_try, NextTry):
@@ -301,15 +304,13 @@ class Guard:
 def new_folder(parent: Path, command: Command) -> Path:
     """A folder that was not there before: mkdir either makes it or tells that somebody else did."""
     stem = re.sub(r"[^\w.-]", "_", (command.script or Path(command.words[0])).stem)[:60] or "run"
-    try:
+    with os_errors_as("guard.cannot_keep_logs", folder=parent):
         parent.mkdir(parents=True, exist_ok=True)
         for number in range(1, _MOST_FOLDERS):
             folder = parent / f"{stem}-{number:03d}"
             with suppress(FileExistsError):
                 folder.mkdir()
                 return folder
-    except OSError as error:
-        raise WorldFailed(say("guard.cannot_keep_logs", folder=parent, error=os_words(error))) from error
     raise WorldFailed(say("guard.folder_full", folder=parent, most=Number(_MOST_FOLDERS)))
 
 

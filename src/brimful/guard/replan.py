@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from brimful.configs.bounds import is_whole
 from brimful.configs.reading import Change, change_text
 from brimful.diagnose.oom import OutOfMemory
 from brimful.fit.advice.advise import Move, Predict, savers, smaller_batches
@@ -137,11 +138,8 @@ def _split(training: Training, size: int) -> Training:
 def spoken_training(command: Command) -> Training | None:
     """Micro-batch and accumulation of a command of which nothing else is known."""
     batch, accumulation = (command.says.get(key) for key in command.batch_keys)
-    for n in (batch, accumulation):
-        if not isinstance(n, int) or isinstance(n, bool) or not 0 < n < 1_000_000_000:
-            return None
-    assert isinstance(batch, int)
-    assert isinstance(accumulation, int)
+    if not is_whole(batch, 1, 10**9 - 1) or not is_whole(accumulation, 1, 10**9 - 1):
+        return None
     # nanoGPT says the accumulation of all GPUs together, and divides it among them.
     gpus = command.gpus if command.style == NANOGPT_STYLE and accumulation % command.gpus == 0 else 1
     return Training(
@@ -174,14 +172,12 @@ def climbed(
         if way in failed or not lines_alone or not command.can_say(tuple(change)):
             continue
         # More than what failed takes is no rung: it would fail too.
-        if predict is not None and any(_asks_more(way, bad, predict) for bad in failed):
-            continue
+        if predict is not None:
+            need, *least = (predict(each).memory.device_bytes.likely for each in (way, *failed))
+            if any(need >= bad for bad in least):
+                continue
         return NextTry(change=change, why=RUNG_UP, training=way)
     return None
-
-
-def _asks_more(way: Training, bad: Training, predict: Predict) -> bool:
-    return predict(way).memory.device_bytes.likely >= predict(bad).memory.device_bytes.likely
 
 
 def _moves(training: Training, gpu: Gpu, command: Command) -> list[Move]:

@@ -114,6 +114,14 @@ class Usd(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class ExactUsd(Usd):
+    """To the micro-dollar. Shown, never recorded: a log has what it had before."""
+
+    def text(self, tongue: Language) -> str:
+        return tongue.usd(self.microusd, exact=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Factor(Value):
     """'x1.23': how many times as much."""
 

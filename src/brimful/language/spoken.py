@@ -74,9 +74,9 @@ class Language:
         day = f"{self.space}d{self.space}"
         return shown.replace(day, f"{self.space}j{self.space}") if self.code == "fr" else shown
 
-    def usd(self, microusd: int) -> str:
+    def usd(self, microusd: int, *, exact: bool = False) -> str:
         """'$12.34' in English; the sign goes behind elsewhere."""
-        shown = show_usd(microusd)
+        shown = show_usd(microusd, exact=exact)
         if self.code == "en":
             return shown
         digits = shown.replace("$", "").translate({ord(","): self.group, ord("."): self.decimal})

@@ -5,10 +5,10 @@ Winners are the exact optimum of ranking values over the units (optimum.py). The
 
     max(floor, highest losing limit not above the lowest winning limit)
 
-where the floor is the highest ask of supply in use, so it is above no winner's limit and below no seller's
-ask. A loser above the price is the rule's known cost: with gangs no single price suits everybody, and an
-in-the-money gang may be rejected while an out-of-the-money one is never accepted. Each gets its reason and
-its shadow price, the limit at which it would have drawn level.
+of those that the pool could hold at all. The floor is the highest ask of supply in use, so the price is above
+no winner's limit and below no seller's ask. A loser above the price is the rule's known cost: with gangs no
+single price suits everybody, and an in-the-money gang may be rejected while an out-of-the-money one is never
+accepted. Each gets its reason and its shadow price, the limit at which it would have drawn level.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def clear(book: Book, *, placeable: Placeable | None = None, first: Collection[s
     floor = _floor(book, winners)
     won = {bid.bid for bid, _ in winners}
     losers = [bid for bid in ranked if bid.bid not in won]
-    price = _price(floor, winners, [bid for bid in losers if bid.bid not in own])
+    rivals = [bid for bid in losers if bid.sets_price and bid.bid not in own]
+    price = _price(floor, winners, [bid for bid in rivals if bid.min_quantity <= book.units])
     why = _Why(book, levels, best, price=price, own=own, unplaced=unplaced)
     return Cleared(
         pool=book.pool,

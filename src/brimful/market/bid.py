@@ -37,6 +37,7 @@ class Bid:
     owner: str = ""
     expected_s: int | None = None  # how long it will hold them, where somebody knows
     loss_s: int = 0  # of its work, and of its restart, that a stop now would throw away
+    sets_price: bool = True  # when it loses; not by who earns by what borrowers pay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from brimful.errors import BadInput
@@ -28,6 +29,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "limit": ("limit", "limit_usd", "limit_usd_per_gpu_hour"),
     "ask": ("ask", "ask_usd", "price"),
 }
+_BOOK = ("pool", "floor", "bonus_percent", "supply", "last_price", "bids")
+_STEP = (*_NAMES["quantity"], *_NAMES["ask"], "bought", "seller")
+_BID = (
+    *(name for key in ("bid", "quantity", "min_quantity", "limit") for name in _NAMES[key]),
+    *("arrival", "hours", "loss_hours", "running", "owner", "priority"),
+)
 
 
 def parse_book(text: str) -> Book:
@@ -40,6 +47,7 @@ def parse_book(text: str) -> Book:
     if not isinstance(body, dict):
         raise BadInput(say("market.book_not_object"))
     book = say("market.book")
+    _spelt(body, book, _BOOK)
     floor = _money(body.get("floor", 0), book, "floor", zero=True)
     bonus = body.get("bonus_percent", 25)
     if not _is_integer(bonus) or not 0 <= bonus <= 100:
@@ -60,6 +68,7 @@ def _supply(given: object, floor: int) -> tuple[Step, ...]:
         where = say("market.supply_entry", entry=Plain(i + 1))
         if not isinstance(entry, dict):
             _bad(say("market.bad_step", where=where, value=_shown(entry)))
+        _spelt(entry, where, _STEP)
         ask = _money(_get(entry, "ask"), where, "ask") if _get(entry, "ask") is not None else floor
         if ask < floor:
             _bad(say("market.ask_below_floor", where=where, ask=Usd(ask), floor=Usd(floor)))
@@ -109,6 +118,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
         _bad(say("market.no_name", entry=Plain(i + 1)))
     name = str(name)[:200]
     where = _entry(name, i)
+    _spelt(entry, where, _BID)
     quantity = _count(_get(entry, "quantity"), where, "quantity", most=1_000_000)
     least = _get(entry, "min_quantity")
     least = quantity if least is None else _count(least, where, "min_quantity", most=1_000_000)
@@ -149,6 +159,20 @@ def _name(given: object) -> str:
 
 def _get(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
     return next((entry[name] for name in _NAMES[key] if name in entry), None)
+
+
+def _spelt(entry: Mapping[str, Any], where: Sentence, known: tuple[str, ...]) -> None:
+    """Refuse a misspelt field: it would be ignored silently. Fields unlike any of ours are fine."""
+    for field in entry:
+        if field not in known and (near := _near(field[:60], known)):
+            _bad(say("market.misspelt", where=where, field=field[:60], name=near))
+
+
+@lru_cache(maxsize=256)  # a book may have a million bids with the same field
+def _near(field: str, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(field, known, n=1, cutoff=0.8)), "")
 
 
 def _is_integer(value: object) -> bool:

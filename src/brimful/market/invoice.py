@@ -163,15 +163,16 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, id
     egress = min(posted, charge.egress_microusd)
     gpus = posted - egress  # what is waste is of this
     has_failed = not is_told and event.exit_code not in (0, None)
+    failed = gpus if has_failed else 0
+    idle = None
+    if idle_s is not None:
+        share = gpus * min(idle_s, seconds) // seconds if seconds else 0
+        idle = min(share, gpus - failed)
     lost = 0
     if is_told and event.kept_work_s is not None and seconds:
         kept_s = min(seconds, int(event.kept_work_s / (job.rate(gpu) or 1.0)))
-        lost = gpus * (seconds - kept_s) // seconds
-    failed = gpus if has_failed else 0
-    idle = None
-    if idle_s is not None:  # what is waste for another reason already is not counted twice
-        share = gpus * min(idle_s, seconds) // seconds if seconds else 0
-        idle = min(share, gpus - failed - lost)
+        # No waste is counted twice: who was idle had no work to lose.
+        lost = min(gpus * (seconds - kept_s) // seconds, gpus - failed - (idle or 0))
     return Line(
         team=job.tenant,
         job=job.job,

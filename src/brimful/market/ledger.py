@@ -153,7 +153,7 @@ class Ledger:
             pool=pool,
             sellers=tuple(held.items()),
             size=sum(held.values()),
-            gpu_milli=job.gpu_milli,
+            gpu_milli=event.gpu_milli or job.gpu_milli,
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             granted_s=event.at_s,
             microusd_per_gib=event.microusd_per_gib,

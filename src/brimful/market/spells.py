@@ -48,6 +48,14 @@ class Spells:
         """The chance of an end, per hour, at each age."""
         return [e / h for e, h in zip(self.ends[is_up], self.hours[is_up], strict=True)]
 
+    def watch_from(self, age_s: float, until_s: float, *, is_up: bool, ended: bool) -> None:
+        """A spell was watched from this age to that one."""
+        for age in range(age_of(age_s), age_of(until_s) + 1):
+            last = age == age_of(until_s)
+            begun_s = max(age_s, AGES_S[age])
+            upto_s = until_s if last else AGES_S[age + 1]
+            self.watch(is_up=is_up, age_s=begun_s, seconds=upto_s - begun_s, ended=ended and last)
+
     def expected_hours(self, age_s: float) -> float:
         """How long a spell of spot that is this old will last."""
         chances = self.per_hour(is_up=True)
@@ -89,18 +97,81 @@ class Spells:
 
 def spells_of(changes: Sequence[int], *, until_s: int) -> Spells:
     """How the spells of one pool have ended so far: it came (1st, 3rd, ...) and went (2nd, 4th, ...)."""
-    spells = Spells()
+    return _spells_of(changes, until_s=until_s, prior=PRIOR_HOURS)
+
+
+def _spells_of(changes: Sequence[int], *, until_s: int, prior: Hours) -> Spells:
+    spells = Spells.before(prior)
     for i, begun_s in enumerate(changes):
         ended = i + 1 < len(changes)
-        end_s = changes[i + 1] if ended else until_s
-        age_s = max(0, end_s - begun_s)
-        for age in range(age_of(age_s) + 1):
-            last = age == age_of(age_s)
-            upto_s = age_s if last else AGES_S[age + 1]
-            spells.watch(
-                is_up=i % 2 == 0, age_s=AGES_S[age], seconds=upto_s - AGES_S[age], ended=ended and last
-            )
+        age_s = max(0, (changes[i + 1] if ended else until_s) - begun_s)
+        spells.watch_from(0, age_s, is_up=i % 2 == 0, ended=ended)
     return spells
+
+
+NONE_LEFT = ((1.0, *([0.0] * _N)),) * _N  # of one zone: when it goes, there is no other
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What one sees of several zones who holds spot wherever it is expected to last longest.
+
+    `spells`: of having none at all, and of what is held, by the age of the zone's own spell. `after`: when
+    that is lost at each age, the chance that no zone has any, then that the next one is of each age: in a
+    storm young spells follow each other.
+    """
+
+    spells: Spells
+    after: tuple[tuple[float, ...], ...]
+
+
+def follow(zones: Sequence[Sequence[int]], *, until_s: int, prior: Hours = PRIOR_HOURS) -> Following:
+    """Go through what was seen of these zones so far, each as in `spells_of`."""
+    if len(zones) == 1:
+        return Following(_spells_of(zones[0], until_s=until_s, prior=prior), NONE_LEFT)
+    own = [_spells_of(zone, until_s=until_s, prior=prior) for zone in zones]
+    spells, counts = Spells.before(prior), [[0.0] * (1 + _N) for _ in range(_N)]
+
+    def best(at_s: int) -> tuple[int, int] | None:
+        """When that spell began, and when it ends."""
+        found: list[tuple[float, tuple[int, int]]] = []
+        for zone, known in zip(zones, own, strict=True):
+            i = bisect_right(zone, at_s)
+            if i % 2:
+                ends_s = zone[i] if i < len(zone) else until_s
+                found.append((known.expected_hours(at_s - zone[i - 1]), (zone[i - 1], ends_s)))
+        return max(found)[1] if found else None
+
+    def landing(at_s: int) -> int:
+        here = best(at_s)
+        return 0 if here is None else 1 + age_of(at_s - here[0])
+
+    comes = sorted(at_s for zone in zones for at_s in zone[::2])
+    at_s = comes[0] if comes else until_s
+    while at_s < until_s:
+        here = best(at_s)
+        if here is None:
+            i = bisect_right(comes, at_s)
+            next_s = comes[i] if i < len(comes) else until_s
+            spells.watch_from(0, next_s - at_s, is_up=False, ended=next_s < until_s)
+            at_s = next_s
+            continue
+        begun_s, next_s = here
+        spells.watch_from(at_s - begun_s, next_s - begun_s, is_up=True, ended=next_s < until_s)
+        if next_s < until_s:
+            counts[age_of(next_s - begun_s)][landing(next_s)] += 1
+        at_s = next_s
+    # Each age leans on all of them, and they on where whoever lost any of these zones would have gone.
+    others = [landing(at_s) for zone in zones for at_s in zone[1::2] if at_s < until_s] or [0]
+    any_zone = [others.count(state) / len(others) for state in range(1 + _N)]
+    any_age = _leaning([sum(row[state] for row in counts) for state in range(1 + _N)], any_zone)
+    return Following(spells, tuple(tuple(_leaning(row, any_age)) for row in counts))
+
+
+def _leaning(counts: Sequence[float], on: Sequence[float]) -> list[float]:
+    """Shares, with what is believed before as heavy as some spells."""
+    total = sum(counts) + PRIOR_SPELLS
+    return [(n + PRIOR_SPELLS * before) / total for n, before in zip(counts, on, strict=True)]
 
 
 def prior_of(records: Sequence[Spells]) -> Hours:

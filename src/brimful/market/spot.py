@@ -5,17 +5,20 @@ Pure.
 
 Clearing (auction.py) says who should hold GPUs. A running bid that should not is given notice and keeps its
 GPUs until the notice ends; if it should again by then, the notice is taken back. A winner starts when its
-GPUs are free.
+GPUs are free and the billed price has fallen to its limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil, log
 
 from brimful.market.auction import UNPLACEABLE, Cleared, Placeable, clear
 from brimful.market.bid import Book
 
+# Of a rise by this factor steps leave as much unbilled as waiting for `smooth_s` does: R ln R = 2 (R - 1).
+_FAR_TENTHS = 49
 _LEAST = 10_000  # a cent: from nothing, a share of the price would never rise
 
 
@@ -26,11 +29,13 @@ class Terms:
     notice_s: int = 300
     period_s: int = 120  # how often the billed price may move, and the market is looked at for sure
     step_permille: int = 95  # and by how much at most each time
-    # Of the whole pool's time the bill is an average of the clearing price: a period over a step. So long a
-    # price that has fallen to nothing is billed on while the bill follows it by steps.
-    smooth_s: int = 1260
     max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
     drain_s: int = 600  # so long before it is due, what becomes free is kept for it
+
+    @property
+    def smooth_s(self) -> int:
+        """So much of a fall to nothing is billed on while the bill follows by steps: 21 minutes."""
+        return self.period_s * 1000 // self.step_permille
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class PoolState:
     billed: int | None = None  # micro-dollars per GPU-hour
     cleared: int = 0  # what the pool cleared at then
     used: int = 0  # GPUs held since then
-    owed: int = 0  # micro-dollars per hour x GPU-seconds that the bill is behind the average
+    owed: int = 0  # micro-dollars per hour x GPU-seconds that were cleared and not billed yet
     held: Mapping[str, int] = field(default_factory=dict)  # bid -> GPUs
     notices: Mapping[str, int] = field(default_factory=dict)  # bid -> when its notice ends
     blocked_s: Mapping[str, int] = field(
@@ -67,37 +72,58 @@ class Round:
 
 
 def priced(
-    state: PoolState, cleared: Cleared, *, now_s: int, units: int, lowest_limit: int | None, terms: Terms
+    state: PoolState,
+    cleared: Cleared,
+    *,
+    now_s: int,
+    units: int,
+    lowest_limit: int | None,
+    terms: Terms,
+    lowest_waiting: int | None = None,
 ) -> PoolState:
-    """The pool from now on, with one price for all who hold GPUs and what that is behind the average.
+    """The pool from now on, with one price for all who hold GPUs and what it has not billed yet.
 
-    The bill is the average of the clearing price over the last `smooth_s` of the whole pool's GPU time. A
-    move is at most `step_permille`, at most once a period, above no holder's limit and below no ask in use;
-    the bill rises only while the pool clears above it. What this keeps it from billing is owed, and billed
-    later. So at any time
+        owed = cleared - billed so far
 
-        cleared - billed so far = units x smooth_s x (bill now - bill at first) + owed
+    At most once a period the bill goes to the clearing price and what is owed, spread over `smooth_s` of the
+    whole pool's time, by at most `step_permille`, above no holder's limit and below no ask in use. It never
+    rises above the clearing price: what is owed is billed by falling later. Steps suit a fall, which
+    overbills `smooth_s` of the difference and no more; from a cent to a dollar they would take hours. So a
+    rise that is far for steps is billed at once when as much of it is owed.
 
-    Everything else is smoothing in time, not a discount.
+    While a winner waits with a limit below the bill (`lowest_waiting`), the bill falls towards it by steps,
+    whatever is owed.
     """
     first = _between(cleared.price, lowest_limit, cleared.floor)
     before = price = first if state.billed is None else state.billed
     now_s = max(now_s, state.at_s)  # a clock that was set back does not undo what was counted
     owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
-    whole = max(1, units) * terms.smooth_s
     if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
-        step = -(-max(before, _LEAST) * terms.step_permille // 1000)
-        price = min(before + owed // whole, before + step, max(cleared.price, before))
-        price = max(price, before - step)
+        whole = max(1, units) * terms.smooth_s
+        price = _followed(before, cleared.price, owed, whole, terms, lowest_waiting=lowest_waiting)
     price = _between(price, lowest_limit, cleared.floor)
     return replace(
-        state,
-        at_s=now_s,
-        billed=price,
-        cleared=cleared.price,
-        used=sum(state.held.values()),
-        owed=owed - (price - before) * whole,
+        state, at_s=now_s, billed=price, cleared=cleared.price, used=sum(state.held.values()), owed=owed
     )
+
+
+def _followed(
+    before: int, cleared: int, owed: int, whole: int, terms: Terms, *, lowest_waiting: int | None
+) -> int:
+    """The bill after one more period, limits and asks aside."""
+    is_far = 10 * cleared > _FAR_TENTHS * before
+    if is_far and owed >= (cleared - before) * whole:
+        return cleared
+    step = -(-max(before, _LEAST) * terms.step_permille // 1000)
+    price = min(cleared + owed // whole, before + step, max(cleared, before))
+    if lowest_waiting is not None:
+        price = min(price, lowest_waiting)
+    return max(price, before - step)
+
+
+def falls_in_s(price: int, limit: int, terms: Terms) -> int:
+    """How long the bill takes to fall to a limit by steps, while nothing else moves it."""
+    return terms.period_s * ceil(log(max(1, limit) / price) / log(1 - terms.step_permille / 1000))
 
 
 def _between(price: int, lowest_limit: int | None, floor: int) -> int:
@@ -141,24 +167,29 @@ def next_round(
 
     limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
-    # Once a gang is due: GPUs of those who will be gone before its wait is over.
-    waited_s = max((state.blocked_s.get(name, 0) for name in due), default=0)
-    left_s = terms.max_wait_s - terms.period_s - waited_s
-    in_time = [held[name] for name, end_s in notices.items() if end_s - now_s <= left_s]
-    leaving_units = sum(in_time) if due else 0
-    starts = _start(book, held, won, drains=drains, leaving=leaving_units, state=state, terms=terms)
+    leaving_units = _gone_in_time(due, held, notices, state, terms, now_s=now_s)
+    low = min(limits, default=None)
+    waiting = min((bids[name].limit for name in won.keys() - held.keys()), default=None)
+    after = priced(
+        state, cleared, now_s=now_s, units=book.units, lowest_limit=low, lowest_waiting=waiting, terms=terms
+    )
+    assert after.billed is not None
+    # Who offers less than the bill waits for it, or one low limit would pull it down for all who pay it. Not
+    # where nobody pays it, nor beyond the longest wait of a gang.
+    bill = after.billed
+    may_start = {name: n for name, n in won.items() if not limits or bids[name].limit >= bill or name in due}
+    starts = _start(book, held, may_start, drains=drains, leaving=leaving_units, state=state, terms=terms)
     drains = tuple(name for name in drains if name not in held)
     blocked_s, blocked = _blocked(state, cleared, held, now_s=now_s)
-    lowest = min([*limits, *(bids[name].limit for name in starts)], default=None)
-    after = replace(state, held=held, notices=notices, blocked_s=blocked_s, drains=drains)
-    after = priced(after, cleared, now_s=now_s, units=book.units, lowest_limit=lowest, terms=terms)
-    assert after.billed is not None
-    is_moving = bool(blocked_s) or after.billed != cleared.price or after.owed < 0
+    bill = min([bill, *(bids[name].limit for name in starts)])
+    after = replace(after, billed=bill, used=sum(held.values()), held=held, notices=notices)
+    after = replace(after, blocked_s=blocked_s, drains=drains)
+    is_moving = bool(blocked_s) or bill != cleared.price or after.owed < 0
     periods = [(now_s // terms.period_s + 1) * terms.period_s] if is_moving else []
     return Round(
         state=after,
         cleared=cleared,
-        billed=after.billed,
+        billed=bill,
         starts=starts,
         notices=tuple(given),
         restored=tuple(restored),
@@ -221,6 +252,22 @@ def _due(
             due.append(name)
             free -= least[name]
     return tuple(due)
+
+
+def _gone_in_time(
+    due: Collection[str],
+    held: Mapping[str, int],
+    notices: Mapping[str, int],
+    state: PoolState,
+    terms: Terms,
+    *,
+    now_s: int,
+) -> int:
+    """Once a gang is due: GPUs of those who will be gone before its wait is over."""
+    if not due:
+        return 0
+    left_s = terms.max_wait_s - terms.period_s - max(state.blocked_s.get(name, 0) for name in due)
+    return sum(held[name] for name, end_s in notices.items() if end_s - now_s <= left_s)
 
 
 def _blocked(

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brimful.meter.loop import Meter
-from brimful.meter.sinks import needs_package
+from brimful.meter.sinks import needs
 
 
 def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class would
     """A `TrainerCallback`. `meter` is its Meter while it trains, and after."""
-    try:
+    with needs("TrainerMeter", "transformers"):
         from transformers import TrainerCallback
-    except ModuleNotFoundError as error:
-        raise needs_package("TrainerMeter", "transformers") from error
     return type("MeterCallback", (_HuggingFace, TrainerCallback), {})(options)
 
 
@@ -29,10 +27,8 @@ def LightningMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a cla
     try:
         from lightning.pytorch.callbacks import Callback
     except ModuleNotFoundError:
-        try:
+        with needs("LightningMeter", "lightning"):
             from pytorch_lightning.callbacks import Callback
-        except ModuleNotFoundError as error:
-            raise needs_package("LightningMeter", "lightning") from error
     return type("MeterCallback", (_Lightning, Callback), {})(options)
 
 

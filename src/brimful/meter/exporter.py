@@ -21,70 +21,56 @@ _RUN = ("pid", "job", "model")
 
 Table = dict[str, tuple[tuple[str, ...], str]]  # name -> (labels, what it is)
 
+# Fields of the samples that are figures as they are -> the name of each here, and what it is.
+_OF_A_CARD = {
+    "memory_total_bytes": ("brimful_gpu_memory_total_bytes", "memory of the card"),
+    "memory_used_bytes": ("brimful_gpu_memory_used_bytes", "memory that programs hold"),
+    "memory_reserved_bytes": ("brimful_gpu_memory_reserved_bytes", "memory the driver keeps for itself"),
+    "busy_frac": (
+        "brimful_gpu_busy_ratio",
+        "share of the time some kernel ran: not how much useful work it did",
+    ),
+    "memory_busy_frac": ("brimful_gpu_memory_busy_ratio", "share of the time memory was read or written"),
+    "power_w": ("brimful_gpu_power_watts", "power drawn"),
+    "power_limit_w": ("brimful_gpu_power_limit_watts", "power it may draw"),
+    "temperature_c": ("brimful_gpu_temperature_celsius", "temperature of the chip"),
+    "fan_frac": ("brimful_gpu_fan_ratio", "speed of the fan, of its highest"),
+    "sm_clock_hz": ("brimful_gpu_sm_clock_hertz", "clock of the multiprocessors"),
+    "sm_clock_max_hz": ("brimful_gpu_sm_clock_max_hertz", "highest clock of the multiprocessors"),
+    "memory_clock_hz": ("brimful_gpu_memory_clock_hertz", "clock of the memory"),
+}
+_OF_A_STEP = {
+    "step": ("brimful_run_step", "the newest optimizer step of a run"),
+    "step_s": ("brimful_run_step_seconds", "how long it took, evaluation and checkpoints left out"),
+    "tokens_per_s": ("brimful_run_tokens_per_second", "tokens of that step by its seconds"),
+    "mfu": ("brimful_run_mfu_ratio", "useful FLOPs of the card's own peak"),
+    "hfu": ("brimful_run_hfu_ratio", "the same with recomputed work"),
+    "peak_allocated_bytes": ("brimful_run_allocated_peak_bytes", "most bytes of tensors at once"),
+    "peak_reserved_bytes": ("brimful_run_reserved_peak_bytes", "most bytes PyTorch took from the driver"),
+    "fragmentation": (
+        "brimful_run_fragmentation_ratio",
+        "of the reserved bytes, free pieces of blocks in use",
+    ),
+    "step_s_vs_estimate": ("brimful_run_step_vs_estimate_ratio", "measured by predicted step time"),
+}
+
 # The driver's of a card, then of a process, then what a Meter says of its run.
 GAUGES: Table = {
     "brimful_nvml_up": ((), "1 while NVIDIA's driver answers"),
     "brimful_gpu_info": ((*_CARD, "name", "driver"), "1, with the card's name and the driver's version"),
     "brimful_gpu_up": (_CARD, "1 while the card answers, 0 when it fell off the bus or needs a reset"),
-    "brimful_gpu_memory_total_bytes": (_CARD, "memory of the card"),
-    "brimful_gpu_memory_used_bytes": (_CARD, "memory that programs hold"),
-    "brimful_gpu_memory_reserved_bytes": (_CARD, "memory the driver keeps for itself"),
-    "brimful_gpu_busy_ratio": (_CARD, "share of the time some kernel ran: not how much useful work it did"),
-    "brimful_gpu_memory_busy_ratio": (_CARD, "share of the time memory was read or written"),
+    **{name: (_CARD, what) for name, what in _OF_A_CARD.values()},
     "brimful_gpu_mfu_ratio": (_CARD, "useful FLOPs of the card's own peak, as the runs on it report"),
-    "brimful_gpu_power_watts": (_CARD, "power drawn"),
-    "brimful_gpu_power_limit_watts": (_CARD, "power it may draw"),
-    "brimful_gpu_temperature_celsius": (_CARD, "temperature of the chip"),
-    "brimful_gpu_fan_ratio": (_CARD, "speed of the fan, of its highest"),
-    "brimful_gpu_sm_clock_hertz": (_CARD, "clock of the multiprocessors"),
-    "brimful_gpu_sm_clock_max_hertz": (_CARD, "highest clock of the multiprocessors"),
-    "brimful_gpu_memory_clock_hertz": (_CARD, "clock of the memory"),
     "brimful_gpu_throttled": ((*_CARD, "reason"), "1 for each reason that holds the clock down now"),
     "brimful_gpu_processes": (_CARD, "processes that hold memory of the card"),
     "brimful_process_memory_bytes": ((*_CARD, "pid", "user", "job"), "memory a process holds on a card"),
-    "brimful_run_step": (_RUN, "the newest optimizer step of a run"),
+    **{name: (_RUN, what) for name, what in _OF_A_STEP.values()},
     "brimful_run_age_seconds": (_RUN, "since that step ended"),
-    "brimful_run_step_seconds": (_RUN, "how long it took, evaluation and checkpoints left out"),
     "brimful_run_part_seconds": ((*_RUN, "part"), "its parts: data, forward, backward, optimizer, other"),
-    "brimful_run_tokens_per_second": (_RUN, "tokens of that step by its seconds"),
-    "brimful_run_mfu_ratio": (_RUN, "useful FLOPs of the card's own peak"),
-    "brimful_run_hfu_ratio": (_RUN, "the same with recomputed work"),
     "brimful_run_peak_flops_per_second": (_RUN, "the peak both are a share of"),
-    "brimful_run_allocated_peak_bytes": (_RUN, "most bytes of tensors at once"),
-    "brimful_run_reserved_peak_bytes": (_RUN, "most bytes PyTorch took from the driver"),
-    "brimful_run_fragmentation_ratio": (_RUN, "of the reserved bytes, free pieces of blocks in use"),
-    "brimful_run_step_vs_estimate_ratio": (_RUN, "measured by predicted step time"),
 }
 COUNTERS: Table = {
     "brimful_gpu_ecc_errors": (_CARD, "uncorrected memory errors since the driver came up"),
-}
-
-# Fields of the samples that are figures as they are.
-_OF_A_CARD = {
-    "brimful_gpu_memory_total_bytes": "memory_total_bytes",
-    "brimful_gpu_memory_used_bytes": "memory_used_bytes",
-    "brimful_gpu_memory_reserved_bytes": "memory_reserved_bytes",
-    "brimful_gpu_busy_ratio": "busy_frac",
-    "brimful_gpu_memory_busy_ratio": "memory_busy_frac",
-    "brimful_gpu_power_watts": "power_w",
-    "brimful_gpu_power_limit_watts": "power_limit_w",
-    "brimful_gpu_temperature_celsius": "temperature_c",
-    "brimful_gpu_fan_ratio": "fan_frac",
-    "brimful_gpu_sm_clock_hertz": "sm_clock_hz",
-    "brimful_gpu_sm_clock_max_hertz": "sm_clock_max_hz",
-    "brimful_gpu_memory_clock_hertz": "memory_clock_hz",
-    "brimful_gpu_ecc_errors": "ecc_errors",
-}
-_OF_A_STEP = {
-    "brimful_run_step": "step",
-    "brimful_run_step_seconds": "step_s",
-    "brimful_run_tokens_per_second": "tokens_per_s",
-    "brimful_run_mfu_ratio": "mfu",
-    "brimful_run_hfu_ratio": "hfu",
-    "brimful_run_allocated_peak_bytes": "peak_allocated_bytes",
-    "brimful_run_reserved_peak_bytes": "peak_reserved_bytes",
-    "brimful_run_fragmentation_ratio": "fragmentation",
-    "brimful_run_step_vs_estimate_ratio": "step_s_vs_estimate",
 }
 
 Figure = tuple[str, tuple[str, ...], float | None]  # name, values of its labels, number
@@ -136,7 +122,8 @@ def figures(machine: Machine) -> Iterator[Figure]:
         yield "brimful_gpu_up", own, 0 if card.sample.problem else 1
         yield "brimful_gpu_mfu_ratio", own, card.mfu
         yield "brimful_gpu_processes", own, None if card.sample.problem else len(card.holders)
-        for name, field in _OF_A_CARD.items():
+        yield "brimful_gpu_ecc_errors", own, card.sample.ecc_errors
+        for field, (name, _) in _OF_A_CARD.items():
             yield name, own, getattr(card.sample, field)
         for reason in card.sample.throttle:
             yield "brimful_gpu_throttled", (*own, reason), 1
@@ -155,7 +142,7 @@ def _run(each: Live, now_s: float) -> Iterator[Figure]:
     yield "brimful_run_age_seconds", labels, each.age_s(now_s)
     if each.step is None or not each.fresh(now_s):
         return  # an old rate is not the rate of now
-    for name, field in _OF_A_STEP.items():
+    for field, (name, _) in _OF_A_STEP.items():
         yield name, labels, getattr(each.step, field)
     yield "brimful_run_peak_flops_per_second", labels, each.run.peak_flops_per_s
     for part in PHASES:

@@ -30,6 +30,7 @@ AT_REST = 1.25  # times the power of the same card at rest
 # What training loops print when they get on: "step 12", "iter 12:", tqdm's "12/500 [".
 _PROGRESS = re.compile(rb"\b(?:step|iter|iteration|batch)s?\b[ :=#]{0,3}(\d{1,12})|(\d{1,12})/\d{1,12} \[")
 _KEPT = 4096  # bytes of output: a line may come in two pieces
+_MOST_BYTES = 6 << 20
 _LOOK_S = 5.0  # between looks at samples: reading them costs more than a line
 
 
@@ -186,6 +187,7 @@ class IdleWatch:
         return {int(p.name) for p in Path("/proc").glob("[0-9]*") if self._carries(int(p.name))}
 
     def _carries(self, pid: int) -> bool:
-        with suppress(OSError):
-            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
+            # A process may show any of its memory there: no more than one can be started with.
+            return self._mark in file.read(_MOST_BYTES).split(b"\0")
         return False

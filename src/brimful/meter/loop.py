@@ -260,7 +260,10 @@ class Meter:
             peak_source=peak.source,
             torch=torch.__version__,
             estimate=self._estimate.as_dict() if self._estimate else None,
-            more={name: _plain(value) for name, value in self._more.items()},
+            more={
+                name: value if isinstance(value, str | int | float | bool | None) else str(value)
+                for name, value in self._more.items()
+            },
         )
 
     def _flops_source(self) -> str:
@@ -446,7 +449,3 @@ def _first_rank_sinks(terminal_s: float | None, tensorboard: Any, wandb: Any) ->
         *([TensorBoard(tensorboard)] if tensorboard is not None else []),
         *([Wandb(wandb)] if wandb else []),
     ]
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

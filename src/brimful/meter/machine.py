@@ -60,7 +60,14 @@ class Machine:
             "driver": self.driver,
             "problem": self.problem.as_dict() if self.problem else None,
             "gpus": [_card(card) for card in self.cards],
-            "elsewhere": [_live(each) for each in self.elsewhere],
+            "elsewhere": [
+                {
+                    "pid": each.pid,
+                    **{name: getattr(each.run, name) for name in ("job", "model", "device")},
+                    "step": as_dict(each.step) if each.step else None,
+                }
+                for each in self.elsewhere
+            ],
         }
 
 
@@ -141,13 +148,3 @@ def _card(card: SeenGpu) -> dict[str, Any]:
         for each in card.holders
     ]
     return found
-
-
-def _live(each: Live) -> dict[str, Any]:
-    return {
-        "pid": each.pid,
-        "job": each.run.job,
-        "model": each.run.model,
-        "device": each.run.device,
-        "step": as_dict(each.step) if each.step else None,
-    }

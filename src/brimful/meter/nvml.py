@@ -195,12 +195,8 @@ def _memory(nvml: Any, handle: Any) -> Found:
         if error.value not in (3, 13, 25):
             raise
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return {"memory_total_bytes": memory.total, "memory_used_bytes": memory.used}
-    return {
-        "memory_total_bytes": memory.total,
-        "memory_used_bytes": memory.used,
-        "memory_reserved_bytes": memory.reserved,
-    }
+    names = [name for name in ("total", "used", "reserved") if hasattr(memory, name)]
+    return {f"memory_{name}_bytes": getattr(memory, name) for name in names}
 
 
 def _busy(nvml: Any, handle: Any) -> Found:
@@ -225,11 +221,6 @@ def _throttle(nvml: Any, handle: Any) -> tuple[str, ...]:
             raise
         bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return tuple(words for bit, words in _THROTTLES.items() if bits & bit)
-
-
-def _ecc(nvml: Any, handle: Any) -> Any:
-    kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-    return nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[ProcessSample, ...]:
@@ -263,7 +254,9 @@ _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sm_clock_max_hz": lambda nvml, handle: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
     "memory_clock_hz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6,
     "throttle": _throttle,
-    "ecc_errors": _ecc,
+    "ecc_errors": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(
+        handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    ),
     "processes": _processes,
 }
 

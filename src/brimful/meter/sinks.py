@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Plain, Seconds, Several, Size, Value, figures, say, told
+from brimful.language.failures import needs_package
 from brimful.meter.runtime import Place
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line, source_said
 from brimful.units import GIB
@@ -153,10 +155,8 @@ class TensorBoard:
         self._own = isinstance(folder_or_writer, str | Path)
         self._writer = folder_or_writer
         if self._own:
-            try:
+            with needs("tensorboard=", "tensorboard"):
                 from torch.utils.tensorboard import SummaryWriter
-            except ModuleNotFoundError as error:
-                raise needs_package("tensorboard=", "tensorboard") from error
             self._writer = SummaryWriter(log_dir=str(folder_or_writer))
 
     def start(self, run: RunSample) -> None:
@@ -175,10 +175,8 @@ class Wandb:
 
     def __init__(self, run: Any) -> None:
         if run is True:
-            try:
+            with needs("wandb=True", "wandb"):
                 import wandb
-            except ModuleNotFoundError as error:
-                raise needs_package("wandb=True", "wandb") from error
             if wandb.run is None:
                 raise BadInput(say("meter.no_wandb_run"))
             run = wandb.run
@@ -261,5 +259,5 @@ def peak_said(run: RunSample) -> Value:
     return Several((figures(peak / size, 4), unit, basis), between=" ")
 
 
-def needs_package(what: str, package: str) -> BadInput:
-    return BadInput(say("meter.needs_package", what=what, package=package))
+def needs(what: str, package: str) -> AbstractContextManager[None]:
+    return needs_package("meter.needs_package", BadInput, code=None, what=what, package=package)

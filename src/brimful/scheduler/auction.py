@@ -19,7 +19,7 @@ from brimful.language import Seconds, Sentence, Several, Usd, say
 from brimful.market.auction import Loss
 from brimful.market.bid import Bid, Book
 from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
-from brimful.market.spot import PoolState, Round, next_round
+from brimful.market.spot import PoolState, Round, falls_in_s, next_round
 from brimful.scheduler.budgets import Money, Payers
 from brimful.scheduler.placing.reserved import Reserved, reserved_in
 from brimful.scheduler.placing.victims import lost_gpu_s
@@ -126,10 +126,11 @@ class Auctions:
                     found.prices[pool] = fleet.prices[pool].last.microusd_per_gpu_hour
                 continue
             before = self._open(fleet, pool, waiting.get(pool, ()), money, leaving, now_s=now_s)
+            done = self._clear(fleet, before, found, money, now_s=now_s)
             if fleet.reservations:
                 here = self._reserved.get(pool, Reserved())
-                found.events += here.lent_now(fleet, pool, before.book.units, now_s=now_s)
-            done = self._clear(fleet, before, found, money, now_s=now_s)
+                winners = {win.bid.owner for win in done.cleared.wins}
+                found.events += here.lent_now(fleet, pool, before.book.units, winners, now_s=now_s)
             for bid in before.book.bids:
                 blocked[bid.bid] = blocked.get(bid.bid, False) or bid.bid in done.blocked
         found.events += _blocked_changes(fleet, blocked, now_s=now_s)
@@ -144,7 +145,7 @@ class Auctions:
             if name in here.covers:
                 return self._why_owner_waits(pool, here.covers[name], fleet, now_s=now_s)
         if name in self._won:
-            return self._why_winner_waits(self._won[name], fleet, now_s=now_s)
+            return self._why_winner_waits(name, self._won[name], fleet, now_s=now_s)
         losses = [
             (pool, loss) for pool, known in self._known.items() if (loss := known.loss(name)) is not None
         ]
@@ -168,7 +169,13 @@ class Auctions:
             return say("scheduler.reserved_waits", **values)
         return say("scheduler.reserved_waits_until", **values, left=Seconds(max(0, max(ends) - now_s)))
 
-    def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> Sentence:
+    def _why_winner_waits(self, name: str, pool: Pool, fleet: Fleet, *, now_s: int) -> Sentence:
+        done = self._known[pool].round
+        limit = next(win.bid.limit for win in done.cleared.wins if win.bid.bid == name)
+        if limit < done.billed:
+            fall = {"limit": Usd(limit), "price": Usd(done.billed), "gpu": pool.gpu, "site": pool.site}
+            left = Seconds(falls_in_s(done.billed, limit, self.market.terms))
+            return say("scheduler.winner_waits_for_price", **fall, left=left)
         leaving = [
             each for each in _leases(fleet, pool) if each.phase == "ending" or each.notice_s is not None
         ]
@@ -177,7 +184,7 @@ class Auctions:
         values = {
             "gpu": pool.gpu,
             "site": pool.site,
-            "price": Usd(self._known[pool].round.billed),
+            "price": Usd(done.billed),
             "leaving": Several(tuple(first)) if first else say("scheduler.others"),
         }
         if not ends:
@@ -240,14 +247,15 @@ class Auctions:
             )
             for name, lease in running.items()
         ]
-        if reserved.sellers:  # who lends may not bid anew; what runs already goes on
-            bids = [replace(bid, owner="") if bid.owner in reserved.sellers else bid for bid in bids]
         new = [
             bid_of(state, floor=floor, running=False, now_s=now_s)
             for state in waiting
             if state.job.job not in self._won
         ]
         bids += new if money is None else self._who_can_pay(fleet, new, money)
+        # In any pool: two who lend in two pools could else push up the price for each other.
+        if lenders := {tenant for each in self._reserved.values() for tenant in each.lenders}:
+            bids = [replace(bid, sets_price=bid.owner not in lenders) for bid in bids]
         blocked_s = {bid.bid: fleet.jobs[bid.bid].blocked_for_s(now_s) for bid in bids}
         return _Open(
             pool=pool,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from brimful.errors import Said
 from brimful.fleet.events import Event, LeaseEnding, LeaseGranted, Parts
 from brimful.fleet.job import Job, at_size
+from brimful.fleet.sharing import HALF_GPU, may_share, tenants
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Usd, say
 from brimful.scheduler.auction import Auctions
@@ -83,12 +84,15 @@ class Cycle:
 
     # --- what is decided --------------------------------------------------------------------------------
 
-    def start(self, state: JobState, parts: Parts, *, reservation: str = "") -> None:
-        """With a `reservation` its tenant has paid for these GPUs already."""
+    def start(
+        self, state: JobState, parts: Parts, *, reservation: str = "", beside: Lease | None = None
+    ) -> None:
+        """With a `reservation` its tenant has paid for these GPUs already; `beside` who has its GPU."""
         job = state.job
         if job.max_gpus:
             job = at_size(job, sum(len(gpus) for _, gpus in parts))
-        self.draft.take(parts, job)
+        if beside is None:
+            self.draft.take(parts, job)
         if self.in_turn:
             self.settled.add(job.job)
         node, gpus = parts[0]
@@ -110,6 +114,7 @@ class Cycle:
                 in_turn=job.job in self.in_turn,
                 microusd_per_gib=self.fleet.nodes[node].microusd_per_gib,
                 reservation=reservation,
+                gpu_milli=HALF_GPU if self._may_share(job, node) and not reservation else 0,
             )
         )
 
@@ -125,8 +130,26 @@ class Cycle:
         if self.rules.quotas:
             self._count(at_size(job, -gpus), (self.fleet.nodes[start.node].gpu,))
 
-    def stop(self, lease: Lease, reason: Said | None, *, requeue: bool = True) -> None:
-        """Its lease ends, once: what was said of it first stands."""
+    def _may_share(self, job: Job, name: str) -> bool:
+        """Whether the GPU it gets there may have a second tenant. The market sells whole ones, and engines
+        that choose the GPUs themselves give each lease its own."""
+        node = self.fleet.nodes[name]
+        return (
+            self.rules.share
+            and may_share(job)
+            and node.chosen_by == "index"
+            and node.pool not in self.draft.sold
+        )
+
+    def stop(self, lease: Lease, reason: Said | None, *, requeue: bool = True, beside: bool = True) -> None:
+        """Its lease ends, once: what was said of it first stands.
+
+        It gives up its GPU for somebody, and so does who is `beside` it, unless it is over for good.
+        """
+        if beside and requeue and lease.may_share:
+            for each in tenants(self.fleet, lease):
+                if each.phase != "ending":
+                    self.stop(each, reason, beside=False)
         if lease.lease not in self.spoken_for:
             self.spoken_for.add(lease.lease)
             self.stops.append(LeaseEnding(at_s=self.now_s, lease=lease.lease, reason=reason, requeue=requeue))

@@ -15,6 +15,7 @@ from brimful.scheduler.actions.move_for_money import move_for_money
 from brimful.scheduler.actions.open_books import open_books
 from brimful.scheduler.actions.place_in_order import place_in_order
 from brimful.scheduler.actions.resize import resize
+from brimful.scheduler.actions.share import share
 from brimful.scheduler.actions.stop import stop
 from brimful.scheduler.actions.trade import buy, give_back, use_bought
 from brimful.scheduler.auction import Auctions
@@ -36,6 +37,7 @@ ACTIONS: tuple[Callable[[Cycle], None], ...] = (
     assign_types,  # on a mixed fleet, now and then: who should be on which GPU type
     place_by_type,  # whose type is settled starts there
     place_in_order,  # else: the next in order starts, makes others leave, keeps a cell, or is passed
+    share,  # who has none is put beside one with whom it shares a GPU well
     resize,  # elastic gangs share out what is left, and change their size
     give_back,  # nodes that nobody needs, or that the operator's caps no longer pay for
     buy,  # nodes for those who wait and pay

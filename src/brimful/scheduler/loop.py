@@ -409,7 +409,7 @@ def _start(batch: Sequence[Lease], fleet: Fleet, ports: Ports, engine: Engine, _
         parts = lease.parts
         if "@" in lease.node or lease.rest:
             parts = tuple((bare_name(site, name), gpus) for name, gpus in parts)
-        starts.append(Start(lease.lease, state.job, parts, source, state.kept_until_s))
+        starts.append(Start(lease.lease, state.job, parts, source, state.kept_until_s, lease.may_share))
     return {**engine.start(starts), **refused} if starts else refused
 
 

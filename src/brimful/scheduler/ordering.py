@@ -63,7 +63,9 @@ def index(rules: Rules) -> Key:
 
     def key(state: JobState) -> tuple[int, float, int, float]:
         left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
-        place = left_s + rules.ageing * (state.ready_s + state.run_s)
+        place = (-left_s if longest_first(state, rules) else left_s) + rules.ageing * (
+            state.ready_s + state.run_s
+        )
         if rules.deadlines and state.job.deadline_s is not None and not state.is_answered:
             place = min(place, rules.ageing * start_by_s(state, left_s))
         # The weight is that of all of its group; it stands here for `_weigh`.
@@ -85,6 +87,14 @@ def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
         return left
     had_s = state.attained_s(now_s)
     return had_s if had_s > rules.fresh_s else rules.fresh_s
+
+
+def longest_first(state: JobState, rules: Rules) -> bool:
+    """For the least makespan the longest begin first, so that none is left alone at the end (Graham, 1969).
+
+    Of jobs whose work nobody predicted, those that have had least go first as ever.
+    """
+    return rules.objective == "makespan" and rules.known and state.job.predicted_work_s is not None
 
 
 def start_by_s(state: JobState, left_s: float) -> float:
@@ -165,6 +175,9 @@ def further_from_end(rules: Rules) -> Key:
         waited = ageing * waited_s if waited_s > 0 else 0.0
         if known and state.job.predicted_work_s is not None:
             left = state.job.predicted_work_s - state.kept_work_s
+            if lease.before:
+                since_s = max(lease.before[-1][0], started_s + lease.setup_s)
+                return -(since_s + (left - lease.done_s(since_s)) / max(lease.speed, 1e-9)) + waited
             return -(started_s + lease.setup_s + left / max(lease.speed, 1e-9)) + waited
         return float(started_s - state.run_s) + waited
 

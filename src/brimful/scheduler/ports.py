@@ -73,6 +73,7 @@ class Start(NamedTuple):
     parts: Parts  # (node, GPUs); where a node's GPUs are chosen by count, only how many of them counts
     checkpoints_from: str = ""  # what another site has kept (`Carries`): go on from that, if it is newer
     kept_until_s: int = 0  # when its newest checkpoint was sealed: an older one is lost progress, and said so
+    may_share: bool = False  # whether another job may come to run on its GPU
 
 
 Failures = Mapping[str, BrimfulError]  # by lease: what went wrong with it; the others were carried out

@@ -14,6 +14,7 @@ Ordering = Literal["fifo", "priority", "fair", "bid", "index"]
 TypeChoice = Literal["tight", "rotate", "fast", "advantage", "cheap"]
 Backfill = Literal["none", "reserve", "greedy"]
 Preempt = Literal["none", "priority", "index"]
+Objective = Literal["jct", "makespan"]
 
 
 def _option(*, default: Any, of: Any = None, least: int = 0) -> Any:  # noqa: ANN401
@@ -35,7 +36,8 @@ class Rules:
     tariff: bool = _option(default=False)
     deadlines: bool = _option(default=False)
     grace_s: int = _option(default=10, least=1)
-    # How the index compares jobs (ordering.py).
+    # How the index compares jobs (ordering.py, assign.py).
+    objective: Objective = _option(default="jct", of=Objective)
     known: bool = _option(default=True)
     ageing: float = _option(default=0.0)
     turns: float = _option(default=0.0)
@@ -44,6 +46,7 @@ class Rules:
     margin: float = _option(default=2.0)
     stay: bool = _option(default=False)
     min_run_s: int = _option(default=300)
+    share: bool = _option(default=False)
     tries: int = _option(default=4)
     rerank_s: int = _option(default=600, least=1)
 

@@ -77,21 +77,8 @@ def make_app(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
     reader = service.reader
-    code, notifier = service.code, service.notifier
-    metrics, fitter = Metrics(reader, notifier), Fitter()
-    app.include_router(
-        make_router(
-            reader,
-            service.submissions,
-            access,
-            code=code,
-            notifier=notifier,
-            hindsight=service.hindsight,
-            rehearser=service.rehearser,
-            fitter=fitter,
-            open_fit=open_fit,
-        )
-    )
+    metrics, fitter = Metrics(reader, service.notifier), Fitter()
+    app.include_router(make_router(service, access, fitter, open_fit=open_fit))
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
     pages = Pages(reader, provider=oidc.provider if oidc else "", secure=secure)
     ways = APIRouter()
@@ -99,16 +86,17 @@ def make_app(
         add_sign_in(ways, access, pages, oidc, secure=secure)
     if secure:
         add_own_tokens(ways, access, pages)
-    verbs = Verbs(reader, service.submissions, Gate(access), code)
+    verbs = Verbs(reader, service.submissions, Gate(access), service.code)
     add_jobs_page(ways, access, pages, reader, verbs)
     add_actions(ways, access, pages, reader, verbs)
-    overview = Overview(reader, service.hindsight)
+    overview = Overview(reader, service.hindsight, service.rehearser, Gate(access))
     add_overview(ways, access, pages, overview, verbs)
     add_reserve_forms(
         ways, access, pages, overview.market, ReserveVerbs(reader, service.submissions, Gate(access))
     )
-    add_operate_page(ways, access, pages, Operate(reader, access, verbs))
-    add_submit_page(ways, access, pages, Submit(reader, access, verbs, fitter, secure=secure))
+    add_operate_page(ways, access, pages, Operate(reader, access, verbs, secure=secure))
+    submit = Submit(reader, access, verbs, fitter, service.forecaster, secure=secure)
+    add_submit_page(ways, access, pages, submit)
     add_fit_page(ways, access, pages, fitter, open_to_all=open_fit)
     app.include_router(ways, include_in_schema=False)
     app.include_router(

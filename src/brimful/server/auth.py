@@ -166,6 +166,13 @@ class Access:
             Principal(token=token.parent or token.token, name=token.name, roles=allowed) if allowed else None
         )
 
+    def same_user(self, session: Principal, text: str) -> Principal:
+        """Who a session's user is by its token: what a stolen cookie does not have."""
+        shown = self.look_up(text, "token")
+        if shown is None or shown.name != session.name:
+            raise Refused(say("server.token_again"), code="forbidden")
+        return shown
+
     def proof(self, name: str, nonce: str) -> str:
         """That we keep this token, for who has it; of one that we do not keep, just as many digits."""
         token = self._store.token(name)

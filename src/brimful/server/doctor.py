@@ -200,7 +200,7 @@ class _LogCheck:
         """By the leases that are open, GPU by GPU; the fold has asserted the same at every event before."""
         held: dict[tuple[str, int], int] = {}
         for lease in self.fold.fleet.open_leases.values():
-            share = self.fold.fleet.jobs[lease.job].job.gpu_milli
+            share = lease.gpu_milli
             for node, gpus in lease.parts:
                 for gpu in gpus:
                     held[node, gpu] = held.get((node, gpu), 0) + share

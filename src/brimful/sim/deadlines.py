@@ -11,7 +11,7 @@ from math import ceil, gcd
 from statistics import fmean
 from typing import Any
 
-from brimful.market.spells import PRIOR_HOURS, Hours, Spells
+from brimful.market.spells import PRIOR_HOURS, Following, Hours, Spells, follow
 from brimful.scheduler.deadlines.programme import (
     Held,
     Programme,
@@ -19,7 +19,6 @@ from brimful.scheduler.deadlines.programme import (
     Task,
     best_zone,
     greedy,
-    hops_per_hour,
     uniform_progress,
 )
 from brimful.units import HOUR_S
@@ -84,7 +83,6 @@ class World:
         self._age = _ages(self._any, capacity.tick_s)
         self._zone_ages = [_ages(up, capacity.tick_s) for up in capacity.up]
         self._every = max(1, LEARN_S // capacity.tick_s)
-        self._beliefs = self._learn(self._any, self._age)
         self._zone_beliefs = [
             self._learn(up, ages) for up, ages in zip(capacity.up, self._zone_ages, strict=True)
         ]
@@ -104,11 +102,15 @@ class World:
         # Starts come in order, so few days are in use at a time.
         @lru_cache(maxsize=ceil(task.deadline_s / LEARN_S) + 2)
         def programme(day: int) -> Programme:
-            together, zones = self._beliefs[day], [known[day] for known in self._zone_beliefs]
-            hops = hops_per_hour(together, zones)
-            return Programme(task, together, tick_s=self.capacity.tick_s, hops_per_hour=hops)
+            return Programme(task, self._following(day), tick_s=self.capacity.tick_s)
 
         return lambda seen, i: programme(i // self._every).decide(seen)
+
+    def _following(self, day: int) -> Following:
+        """What was known at the start of that day."""
+        looks = day * self._every
+        zones = [_changes(up[:looks], self.capacity.tick_s) for up in self.capacity.up]
+        return follow(zones, until_s=looks * self.capacity.tick_s, prior=self._prior)
 
     def run(self, task: Task, rule: Rule, first: int) -> Run:
         """One task from one start, billed by the second."""
@@ -121,6 +123,8 @@ class World:
                 held = "none"
             is_up = bool(i < len(self._any) and self._any[i])
             age_s = self._age[i] if i < len(self._any) else 0
+            if is_up and len(self._zone_ages) > 1:
+                age_s = self._zone_ages[self._choose(i)][i]
             seen = Seen(task.deadline_s - elapsed_s, work_s, held, setup_s, is_up, age_s)
             action = rule(seen, min(i, len(self._any) - 1))
             if action != held:
@@ -148,6 +152,11 @@ class World:
         day = i // self._every
         ages = [ages[i] for ages in self._zone_ages]
         return best_zone(zones, ages, [known[day] for known in self._zone_beliefs])
+
+
+def _changes(up: bytes, tick_s: int) -> list[int]:
+    """When it came, went, came, ...; as in `spells_of`."""
+    return [i * tick_s for i in range(len(up)) if bool(up[i]) != bool(i and up[i - 1])]
 
 
 def seen_in(capacity: Capacity) -> Spells:

@@ -120,8 +120,17 @@ class PastReader:
             end_s=end_s,
             fleet=state,
             asked=[event for event in self._asked[first:] if event.at_s < end_s],
-            work_s=self._lengths.all(self.fleet, now_s=end_s),
+            work_s=self.lengths(end_s),
         )
+
+    def present(self, now_s: int, ahead_s: int) -> Past:
+        """What comes after the log ends, as far as people do nothing more."""
+        fleet = pickle.dumps(self.fleet, protocol=5)
+        return Past(start_s=now_s, end_s=now_s + ahead_s, fleet=fleet, asked=(), work_s={})
+
+    def lengths(self, now_s: int, *, seed: int = 0) -> dict[str, float]:
+        """Useful work of every job; of those that are not over, drawn."""
+        return self._lengths.all(self.fleet, now_s=now_s, seed=seed)
 
 
 class _Lengths:
@@ -141,7 +150,7 @@ class _Lengths:
             for kind in _kinds(job):
                 self._newest[kind].append(self._known[job.job])
 
-    def all(self, fleet: Fleet, *, now_s: int) -> dict[str, float]:
+    def all(self, fleet: Fleet, *, now_s: int, seed: int = 0) -> dict[str, float]:
         lengths = {kind: sorted(newest) for kind, newest in self._newest.items()}
         found = dict(self._known)
         left = (each.state for each in fleet.leaving.values())
@@ -150,8 +159,8 @@ class _Lengths:
             if name not in found:
                 had_s = self._done.get(name, 0.0)
                 if lease is not None:
-                    had_s += lease.speed * max(0, lease.billed_s(now_s) - lease.setup_s)
-                found[name] = _drawn(state.job, had_s, lengths)
+                    had_s += lease.done_s(now_s)
+                found[name] = _drawn(state.job, had_s, lengths, seed)
         return found
 
 
@@ -173,13 +182,13 @@ def _work_of(event: happened.LeaseEnded, lease: Lease, job: Job) -> float:
     return (worked_s - worked_s % every_s if every_s else worked_s) * lease.speed
 
 
-def _drawn(job: Job, had_s: float, lengths: Mapping[Hashable, Sequence[float]]) -> float:
+def _drawn(job: Job, had_s: float, lengths: Mapping[Hashable, Sequence[float]], seed: int) -> float:
     """The length of a job that is longer than what it has had; the same one whenever it is asked for."""
     for kind in _kinds(job):
         known = lengths.get(kind, ())
         first = bisect_right(known, had_s)
         if first < len(known):
-            return Random(job.job).choice(known[first:])  # noqa: S311 - a rehearsal, not a secret
+            return Random(job.job + "/" * seed).choice(known[first:])  # noqa: S311 - not a secret
     if job.predicted_work_s is not None and job.predicted_work_s > had_s:
         return job.predicted_work_s
     return max(SHORTEST_S, 2 * had_s)  # the longer it has run, the longer it will go on
@@ -187,7 +196,7 @@ def _drawn(job: Job, had_s: float, lengths: Mapping[Hashable, Sequence[float]]) 
 
 def rehearse_past(past: Past, rules: Rules, *, market: Market | None = None) -> Figures:
     """Run a past under these rules, and then without new jobs until all are over or a day has gone by."""
-    run = _Run(past, rules, market)
+    run = PastRun(past, rules, market)
     with gc_paused():
         run.go()
     return run.figures()
@@ -207,6 +216,21 @@ def rehearse_all(past: Past, policies: Sequence[str], *, market: Market | None =
     )
 
 
+def resized(past: Past, nodes: int) -> Past:
+    """The same past with so many nodes more, like those there were, or fewer: nothing starts on these."""
+    fleet: Fleet = pickle.loads(past.fleet)  # noqa: S301 - our own, of a moment ago
+    there, at_s = list(fleet.nodes.values()), past.start_s
+    changed: list[Event] = [
+        happened.NodeDrained(at_s=at_s, node=node.node)
+        for node in there[max(0, len(there) + nodes) :]
+        if nodes < 0
+    ]
+    for i in range(nodes if there else 0):
+        like = there[i % len(there)]
+        changed.append(happened.NodeJoined.of(replace(like, node=f"{like.node}-more-{i}"), at_s=at_s))
+    return replace(past, asked=[*changed, *past.asked])
+
+
 def _result(policy: str, figures: Figures) -> Rehearsed:
     return Rehearsed(
         policy=policy,
@@ -223,7 +247,7 @@ def _whole(value: float | None, times: int = 1) -> int:
     return -1 if value is None else round(times * value)
 
 
-class _Run:
+class PastRun:
     """A rehearsal under way."""
 
     def __init__(self, past: Past, rules: Rules, market: Market | None) -> None:
@@ -246,6 +270,7 @@ class _Run:
         self.had_gpu_s = self.fleet.gpu_s(past.start_s)
         self.fill: float | None = None
         self.engines = self._engines()
+        self.kernel.at(self.now_s, None)
         self.ports = Ports(
             store=self.store,
             engines=self.engines,
@@ -274,19 +299,23 @@ class _Run:
         return engines
 
     def go(self) -> None:
-        end_s = self.past.end_s
-        self.kernel.at(self.now_s, None)
-        while (now_s := self._next_s()) is not None and now_s < self.until_s:
-            if self.fill is None and now_s >= end_s:
-                self._measure_fill()
-            self.now_s = now_s
-            self._happen()
-            plan = tick(self.fleet, self.ports, self.rules, now_s=now_s).plan
-            self._look_again(plan.look_again_s)
-            if self._at == len(self._asked) and self.fleet.is_idle():
-                break
+        while self.step():
+            pass
         if self.fill is None:
             self._measure_fill()
+
+    def step(self) -> bool:
+        """Go on to the next moment at which something happens; False: there is none, or all are over."""
+        now_s = self._next_s()
+        if now_s is None or now_s >= self.until_s:
+            return False
+        if self.fill is None and now_s >= self.past.end_s:
+            self._measure_fill()
+        self.now_s = now_s
+        self._happen()
+        plan = tick(self.fleet, self.ports, self.rules, now_s=now_s).plan
+        self._look_again(plan.look_again_s)
+        return self._at < len(self._asked) or not self.fleet.is_idle()
 
     def _measure_fill(self) -> None:
         there = self.fleet.gpu_s(self.past.end_s) - self.had_gpu_s

@@ -91,6 +91,7 @@ class RehearsalProvider:
         self._gone: dict[str, Made] = {}
         self._joined: set[str] = set()
         self._offers: list[Offer] = []
+        self._listed: object = None
         self._sizes: dict[str, set[int]] = {site: set() for site in self._zones}
         for zone in zones:
             for at_s in zone.changes():
@@ -100,6 +101,7 @@ class RehearsalProvider:
         """Sizes that somebody asks for; what nobody wants is not listed."""
         for site, zone in self._zones.items():
             self._sizes[site].update(size for size in sizes if size in zone.sizes)
+        self._listed = None
         self._list()
 
     def happen(self, now_s: int) -> None:
@@ -115,14 +117,15 @@ class RehearsalProvider:
         self._list()
 
     def _list(self) -> None:
-        offers = [
-            zone.offer(gpus, self.now_s, is_spot=is_spot)
-            for site, zone in self._zones.items()
-            for gpus in sorted(self._sizes[site])
-            for is_spot in (True, False)
-        ]
-        if offers != self._offers:
-            self._offers = offers
+        now = [(zone.is_up(self.now_s), zone.spot_microusd(self.now_s)) for zone in self._zones.values()]
+        if now != self._listed:
+            self._listed = now
+            self._offers = [
+                zone.offer(gpus, self.now_s, is_spot=is_spot)
+                for site, zone in self._zones.items()
+                for gpus in sorted(self._sizes[site])
+                for is_spot in (True, False)
+            ]
 
     def offers(self) -> Sequence[Offer]:
         return self._offers

@@ -148,11 +148,7 @@ def _some(states: Sequence[JobState], *, now_s: int) -> dict[str, Any]:
 
 def _leased_gpu_s(outcome: Outcome) -> float:
     """GPU time on the bills, over all nodes of a gang; a share of a GPU counts as that share."""
-    jobs = outcome.fleet.jobs
-    return sum(
-        lease.size * lease.billed_s(outcome.end_s) * jobs[lease.job].job.gpu_milli / WHOLE_GPU
-        for lease in outcome.fleet.leases.values()
-    )
+    return sum(lease.gpu_milli_s(outcome.end_s) / WHOLE_GPU for lease in outcome.fleet.leases.values())
 
 
 def _lost_gpu_s(lease: Lease, now_s: int) -> float:

@@ -12,6 +12,7 @@ from math import ceil
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause, Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
+from brimful.fleet.sharing import Paces, may_share, speed_beside, work_done_s
 from brimful.fleet.state import Fleet, Node
 from brimful.language import say
 from brimful.market.ledger import Ledger
@@ -66,6 +67,15 @@ class _Run:
     started_s: int
     works_from_s: int
     speed: float
+    alone: float  # its speed with the GPU to itself
+    at: tuple[str, tuple[int, ...]]  # its first node and the GPUs there
+    before: Paces = ()
+    ends_s: int = 0
+
+    def done_s(self, until_s: int) -> float:
+        if not self.before:
+            return max(0, until_s - self.works_from_s) * self.speed
+        return work_done_s(self.before, self.speed, began_s=self.works_from_s, until_s=until_s)
 
 
 Due = Mishap | str | None  # a lease's end is its name; None: look again
@@ -100,6 +110,7 @@ class TimedEngine:
         self._dice = dice
         self._kept: dict[str, float] = {} if kept is None else kept  # job -> work in its checkpoint
         self._running: dict[str, _Run] = {}
+        self._sharing: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # leases of jobs that may, by GPU
         self._news: dict[str, Observation] = {}
 
     def nodes(self) -> Sequence[Node]:
@@ -133,12 +144,32 @@ class TimedEngine:
         kept = self._kept.get(job.job)
         now_s = self.now_s if started_s is None else started_s
         begins_s = now_s + (job.checkpoint_cost_s if kept is not None else self._first_s.get(job.job, 0))
-        left = self._work_s[job.job] - (kept or 0.0)
-        self._running[lease] = _Run(job, nodes, now_s, begins_s, speed)
+        run = self._running[lease] = _Run(job, nodes, now_s, begins_s, speed, speed, parts[0])
         self._news[lease] = Observation(lease, "running", now_s)
-        self._kernel.at(max(self.now_s, begins_s + ceil(left / speed - NEARLY)), lease)
+        self._expect_end(lease, run)
+        if may_share(job):
+            self._sharing.setdefault(run.at, []).append(lease)
+            self._change_pace(run.at)
         if job.max_run_s is not None or job.budget_microusd is not None:
             self._kernel.at(self.now_s, None)  # so that somebody looks: from here on a limit counts
+
+    def _expect_end(self, lease: str, run: _Run) -> None:
+        since_s = max(run.works_from_s, run.before[-1][0]) if run.before else run.works_from_s
+        left = self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0) - run.done_s(since_s)
+        run.ends_s = max(self.now_s, since_s + ceil(left / run.speed - NEARLY))
+        self._kernel.at(run.ends_s, lease)
+
+    def _change_pace(self, at: tuple[str, tuple[int, ...]]) -> None:
+        """Those on this GPU are as fast as their pair was measured to be, or as they are alone."""
+        here = [(lease, self._running[lease]) for lease in self._sharing[at]]
+        for lease, run in here:
+            gpu, speed = self._all[at[0]].gpu, run.alone
+            for other, beside in here:
+                speed *= speed_beside(run.job, beside.job, gpu) if other != lease else 1.0
+            if speed != run.speed:
+                run.before += ((self.now_s, run.speed),)
+                run.speed = speed
+                self._expect_end(lease, run)
 
     def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:  # noqa: ARG002 - it obeys at once
         for lease in leases:
@@ -152,7 +183,7 @@ class TimedEngine:
     def finish(self, lease: str) -> bool:
         """Its time has come, unless its node was lost before."""
         run = self._running.get(lease)
-        if run is None:
+        if run is None or run.ends_s > self.now_s:  # it came to share its GPU, and takes longer
             return False
         saved = self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0)
         self._end(lease, exit_code=0, saved=saved, cause="finished")
@@ -198,10 +229,13 @@ class TimedEngine:
             worked_s -= worked_s % every_s
         if self._dice is not None and worked_s and self._dice.checkpoint_is_lost():
             return 0.0
-        return worked_s * run.speed
+        return run.done_s(run.works_from_s + worked_s)
 
     def _end(self, lease: str, *, exit_code: int | None, saved: float, cause: Cause, node: str = "") -> None:
         run = self._running.pop(lease)
+        if run.at in self._sharing and lease in self._sharing[run.at]:
+            self._sharing[run.at].remove(lease)
+            self._change_pace(run.at)
         self._kept[run.job.job] = self._kept.get(run.job.job, 0.0) + saved
         self._news.pop(lease, None)
         self._news[lease] = Observation(

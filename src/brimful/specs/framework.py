@@ -34,6 +34,7 @@ class Framework:
     norm_value_fp32: bool = False  # a trained rms norm keeps its normalized value in fp32
     fused_gelu: bool = False  # torch's kernel also where transformers writes tanh-GELU in Python
     caps_scores: bool = False  # soft-capped attention (Gemma 2) is written out, score matrix and all
+    triton_attention: bool = False  # the first FlashAttention, as Triton has it
     fused_norms: bool = False  # one kernel each for norms and rotary positions, without a compiler too
     # -- tables and logits
     ties: bool = True  # a tied table is stored once

@@ -35,7 +35,12 @@ class Gpu:
     memory_basis: str  # seen, recalled or estimated: how far to trust memory_bytes
     bandwidth_bytes_per_s: float
     dense_flops_per_s: dict[str, float]  # number format -> peak; a format the card lacks is absent
-    achievable_flops_per_s: float | None  # best published bf16 matrix multiply; None where nobody measured
+    # Best published bf16 matrix multiply (fp16 without bf16), or derived from another card's; None: unknown.
+    achievable_flops_per_s: float | None
+    board_watts: int | None = (
+        None  # None where the limit is not needed: the card, or one like it, was measured
+    )
+    clocked_like: str = ""  # the measured card from which the achievable rate is derived
     bf16: bool  # in hardware; emulation counts as no
     geforce: bool = False  # sold to drive a screen: unless told otherwise, a desktop holds some of its memory
     processors: int
@@ -112,6 +117,8 @@ def _load(name: str) -> Gpu:
     row = _CATALOG.row(name)
     achievable, link = row.pop("achievable_tflops", None), row.pop("link_gb_per_s", None)
     peaks = row.pop("dense_tflops")
+    if "clocked_like" in row:
+        achievable = _under_power(_load(row["clocked_like"]), row["board_watts"], row["processors"])
     return Gpu(
         name=name,
         memory_bytes=round(row.pop("memory_gib") * GIB),
@@ -122,3 +129,16 @@ def _load(name: str) -> Gpu:
         aliases=tuple(row.pop("aliases", ())),
         **row,
     )
+
+
+def _under_power(measured: Gpu, watts: int, processors: int) -> float:
+    """TFLOPS of a matrix multiply on a card of the same chip family, held back by its own power limit.
+
+    Formula: rate ~ N·f and power ~ N·f·V², voltage in step with the clock, so rate ~ N^(2/3) · P^(1/3).
+    Checked: an A100 PCIe (300 W) comes out at 246 TFLOPS from an SXM's 271 (400 W); 253 were measured.
+    """
+    assert measured.achievable_flops_per_s is not None, measured.name
+    assert measured.board_watts is not None, measured.name
+    power, chip = watts / measured.board_watts, processors / measured.processors
+    share: float = chip ** (2 / 3) * power ** (1 / 3)
+    return round(measured.achievable_flops_per_s / 1e12 * share, 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._device import DeviceContext
 
 from brimful.tracing import attention
 from brimful.tracing.cuda_device import CudaDevice
@@ -50,7 +51,7 @@ def fake_cuda(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]
         *_stream_changes(),
         *_memory_changes(card, recorder),
         *_data_changes(recorder),
-        *rank_changes(recorder.tape),
+        *rank_changes(recorder),
         *_attention_changes(card, recorder),
         *_amp_changes(recorder),
         *_optimizer_changes(),
@@ -192,13 +193,23 @@ def _stats(recorder: Recorder) -> dict[str, int]:
     return found
 
 
+_DATA: Any = torch._C.TensorBase.__dict__["data"]
+
+
+def _set_data(tensor: Any, data: Any) -> None:
+    """`tensor.data = tensor.data.cuda()` moves a parameter; a fake one's device is an attribute."""
+    _DATA.__set__(tensor, data)
+    if isinstance(data, FakeTensor):
+        tensor.fake_device = data.fake_device
+
+
 def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
     """Parts of PyTorch that look at a tensor's memory, which a fake one does not have."""
     storage_resize = torch.UntypedStorage.resize_
 
     def resize(storage: Any, size: int) -> Any:
         result = storage_resize(storage, size)
-        if storage._cdata in recorder._blocks:
+        if recorder.knows(storage):
             recorder.resized(storage, recorder.places.of("resize_", backward=False, setup=False))
         return result
 
@@ -233,6 +244,7 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         (torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda _: [])),
         # Copying a tensor deeply asks whether it has memory of its own.
         (FakeTensor, "data_ptr", always(0)),
+        (FakeTensor, "data", property(_DATA.__get__, _set_data)),
         (torch.UntypedStorage, "resize_", resize),
         (torch.Tensor, "numpy", to_numpy),
         (torch.Tensor, "record_stream", always(None)),
@@ -281,7 +293,7 @@ def _making_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         def made(
             data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
         ) -> Any:
-            where = torch.device(device if device is not None else torch.get_default_device())
+            where = torch.device(device) if device is not None else _default_device()
             # A compiler that traces takes care of it itself, and would run our copy for real.
             if recorder.paused or isinstance(data, torch.Tensor) or where.type != "cuda":
                 more = {"requires_grad": True} if requires_grad else {}
@@ -304,6 +316,14 @@ def _making_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         *((torch, name, on_cpu_first(make)) for name, make in makers.items()),
         (parameter, "__new__", new_parameter),
     ]
+
+
+def _default_device() -> torch.device:
+    """What torch.get_default_device() says; it makes a tensor to find out, which would never end here."""
+    modes = reversed(torch.overrides._get_current_function_mode_stack())
+    found = next((mode for mode in modes if isinstance(mode, DeviceContext)), None)
+    found = found or getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return found.device if found is not None else torch.device("cpu")
 
 
 def _known(data: Any) -> Any:

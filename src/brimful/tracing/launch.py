@@ -94,6 +94,8 @@ def end_marked(variable: str, mark: str) -> None:
 def _environment(world: int) -> dict[str, str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
     environment.setdefault("WANDB_MODE", "disabled")  # a rehearsal is no run to log
+    # transformers copies weights to the card on threads of its own, where PyTorch knows nothing of a fake one
+    environment["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     if world > 1:
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
         environment |= ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -1,19 +1,21 @@
 """One rank of a distributed run, alone: collectives return at once and move nothing.
 
 `init_process_group` with any backend gives PyTorch's own fake process group. What a rank holds for the others
-(DDP's gradient buckets) is then made by the same code as on a real cluster. NCCL's own buffers are not.
+(DDP's gradient buckets, FSDP2's gathered weights) is then made by the same code as on a real cluster. NCCL's
+own buffers are not.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from brimful.language import say
-from brimful.tracing.tape import Tape
+from brimful.tracing.recorder import Recorder
 
 NOTE = say("tracing.note_nccl")
 
@@ -25,10 +27,11 @@ def _reduced_at_once(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001
     return done
 
 
-def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
+def rank_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
     """A fake process group for whoever asks for one; nothing where PyTorch was built without distributed."""
     if not dist.is_available():
         return []
+    tape = recorder.tape
     begin = dist.init_process_group
 
     def init(*_: Any, **kwargs: Any) -> None:
@@ -56,6 +59,7 @@ def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
         set_hook(model, None, _reduced_at_once)
 
     return [
+        *_shard_changes(recorder),
         (parallel, "__init__", wrap),
         (parallel, "register_comm_hook", lambda *_, **__: None),
         (dist, "init_process_group", init),
@@ -67,4 +71,46 @@ def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
         (dist.Reducer, "_rebuild_buckets", lambda *_: False),
         # Times what collectives take, with CUDA events that a CPU build has not.
         (dist.Logger, "set_runtime_stats_and_log", lambda *_: None),
+    ]
+
+
+def _shard_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    """FSDP2 runs as it is: what it gathers and reduces is given its name here."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    tape = recorder.tape
+    propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+    reduce = groups.foreach_reduce
+
+    def unseen(*args: Any) -> Any:
+        # A DTensor learns the shape of a result by running the op on fake tensors of the whole size.
+        recorder.paused += 1
+        try:
+            return propagate(*args)
+        finally:
+            recorder.paused -= 1
+
+    def gathering(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def gathered(*args: Any, **kwargs: Any) -> Any:
+            before = len(tape.blocks)
+            found = plain(*args, **kwargs)
+            for block in tape.blocks[before:]:
+                block.role = block.role or "gathered_weights"
+            return found
+
+        return gathered
+
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        found = reduce(*args, **kwargs)
+        number = recorder.block_of(found[0])  # what is summed over all ranks; this rank keeps its shard of it
+        if number is not None:
+            tape.blocks[number].role = "ddp_buckets"
+        return found
+
+    gathers = ("foreach_all_gather", "foreach_all_gather_copy_out")
+    return [
+        (ShardingPropagator, "_propagate_tensor_meta_non_cached", unseen),
+        *((groups, name, gathering(getattr(groups, name))) for name in gathers),
+        (groups, "foreach_reduce", reduced),
     ]

@@ -16,7 +16,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
@@ -60,6 +64,8 @@ class Recorder(TorchDispatchMode):
         self._true: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # Real CPU tensors into which a fake one was written: their numbers are no longer true.
         self._stale: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Storages that gave their memory back and may take it again: FSDP's whole parameters, between uses.
+        self._emptied: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._cublas_threads: set[int] = set()
         self._graph = -1
 
@@ -69,11 +75,12 @@ class Recorder(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.paused:
+        if not self.paused and any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # a wrapper such as DTensor has no memory, and runs the op on its parts
+        if self.paused or func is _PRIM_DEVICE:
+            if not self.paused:
+                self.in_place.device_asked(args[0])
             return func(*args, **(kwargs or {}))
-        if func is _PRIM_DEVICE:
-            self.in_place.device_asked(args[0])
-            return func(*args)
         kwargs = kwargs or {}
         name = func._schema.name
         if name in _ANSWERED:
@@ -211,10 +218,17 @@ class Recorder(TorchDispatchMode):
 
     def resized(self, storage: Any, place: Place) -> None:
         """A storage whose size changed has a new block; the old one goes once its numbers are copied."""
-        number, _ = self._blocks.pop(storage._cdata)
+        number, _ = self._blocks.pop(storage._cdata, (None, None))
         if storage.nbytes():
             self._watch(storage, self.tape.alloc(storage.nbytes(), place))
-        self.tape.let_go(number)
+        else:
+            self._emptied[storage._cdata] = storage
+        if number is not None:
+            self.tape.let_go(number)
+
+    def knows(self, storage: Any) -> bool:
+        """Whether the storage is on the GPU: it has memory there, or had some before it was emptied."""
+        return storage._cdata in self._blocks or storage._cdata in self._emptied
 
     def block_of(self, tensor: Any) -> int | None:
         known = self._blocks.get(tensor.untyped_storage()._cdata)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from brimful.language import say
@@ -106,6 +107,9 @@ class Steps:
             self.recorder.tape.rules["transformers: masks are looked into"] += 1
 
     def _mark(self, tensor: Any, role: Part) -> None:
-        if isinstance(tensor, torch.Tensor) and (number := self.recorder.block_of(tensor)) is not None:
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor: this rank's shard
+            for name in tensor.__tensor_flatten__()[0]:
+                self._mark(getattr(tensor, name), role)
+        elif isinstance(tensor, torch.Tensor) and (number := self.recorder.block_of(tensor)) is not None:
             block = self.recorder.tape.blocks[number]
             block.role = block.role or role

@@ -147,7 +147,11 @@ class NodeAgent:
         told = {lease: Observation(lease=lease, state="waiting") for lease in here}
         told |= {each.lease: each for each in self._engine.observe(list(here))}
         seen = [self._seen(here[each.lease], each) for each in told.values()]
-        return seen, self._engine.living(), self._engine.under_notice()
+        return seen, self._engine.living(), self.under_notice()
+
+    def under_notice(self) -> Said | None:
+        """Why nothing new should begin here."""
+        return self._engine.under_notice()
 
     def _seen(self, part: Mapping[str, Any], told: Observation) -> Seen:
         told = replace(told, skew_s=float(part.get("skew_s", 0.0)))

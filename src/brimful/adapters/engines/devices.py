@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brimful.errors import NotFound
+from brimful.errors import NotFound, Said
 from brimful.language import Quoted, say
 from brimful.scheduler.ports import CannotStart
 from brimful.specs.gpu import find_gpu
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
+MOST_GPUS = 1024  # of one node
+
+
+def why_strange(node: str, gpus: int) -> Said | None:
+    """Why what a site says of a node is not believed: its name becomes part of other names and is shown in
+    terminals, and each of its GPUs is counted at every tick."""
+    if NODE_NAME.fullmatch(node) and gpus <= MOST_GPUS:
+        return None
+    return say("adapters.strange_node", node=Quoted(node[:60]), gpus=gpus, most=MOST_GPUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

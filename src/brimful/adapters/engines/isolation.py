@@ -153,8 +153,16 @@ def is_over(pid: int) -> bool:
 
 def how_ended(code: int) -> Sentence | None:
     if code < 0:
-        return say("adapters.killed_by", signal=signal.Signals(-code).name)
+        return say("adapters.killed_by", signal=_signal_name(-code))
     return say("adapters.exit_code", exit_code=Plain(code)) if code else None
+
+
+def _signal_name(number: int) -> str:
+    """Of those between the first and the last real-time signal Python has no name; a job may die of any."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN{number - signal.SIGRTMIN:+d}" if sys.platform == "linux" else str(number)
 
 
 def start(

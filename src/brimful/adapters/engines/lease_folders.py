@@ -27,6 +27,8 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 log = logging.getLogger("brimful")
 T = TypeVar("T")
+BEYOND = (OverflowError, RecursionError)  # of numbers and of JSON that somebody else has written
+LookAt = Callable[[str], Iterable[Observation]]
 
 MOST_EXIT_CODE = 1 << 16
 MOST_SPEED = 1e6  # of a GPU beside the slowest; more is not believed
@@ -71,16 +73,32 @@ class LeaseFolders:
             ) from error
 
     def _look_at_each(
-        self, leases: Collection[str], look: Callable[[str], Iterable[Observation]]
+        self,
+        leases: Collection[str],
+        look: LookAt,
+        *,
+        fatal: str = "",
+        then: Callable[[], Iterable[tuple[str, LookAt]]] = tuple,
     ) -> list[Observation]:
-        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
+        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others.
+
+        `fatal`: the code of an error that is the site's trouble, not one lease's. `then`: asked after all of
+        them, who is to be looked at again, and how.
+        """
         found: dict[str, Said] = {}
         seen: list[Observation] = []
-        for lease in leases:
+
+        def each() -> Iterator[tuple[str, LookAt]]:
+            yield from ((lease, look) for lease in leases)
+            yield from then()
+
+        for lease, look_at in each():
             try:
-                seen += look(lease)
-            except (BrimfulError, OSError, LookupError, TypeError, ValueError, OverflowError) as error:
-                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
+                seen += look_at(lease)
+            except (BrimfulError, OSError, LookupError, TypeError, ValueError, *BEYOND) as error:
+                if isinstance(error, WorldFailed) and error.code == fatal:
+                    raise
+                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error)[:200])
                 found[lease] = say("adapters.cannot_look", lease=lease, why=why)
                 if self._complaints.get(lease) != found[lease]:
                     log.warning("%s", found[lease])
@@ -94,6 +112,11 @@ class LeaseFolders:
         if self._code is None or self._code.size(job.tenant, job.code) is None:
             raise CannotStart(say("adapters.code_gone", hash=job.code[:12]))
         return {"archive": str(self._code.path(job.tenant, job.code)), "code": job.code}
+
+    def _archive(self, job: Job) -> bytes | None:
+        """Its packed code, for nodes that have no folder with us."""
+        found = self._code_of(job)
+        return None if found is None else Path(found["archive"]).read_bytes()
 
     def _order(
         self, start: Start, folder: Path, *, user: JobUser | None, speed: float, env: Mapping[str, str]

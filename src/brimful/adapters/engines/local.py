@@ -19,10 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.capabilities import GpuUse, LogPiece
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
-from brimful.adapters.engines.cloud_word import cloud_word
 from brimful.adapters.engines.isolation import NOTICE_MODE, OWN, is_isolated, notice_file
 from brimful.adapters.engines.lease_folders import (
     LOG_BYTES,
@@ -47,7 +46,9 @@ from brimful.adapters.engines.processes import (
 )
 from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
+from brimful.adapters.mps import mps_env
 from brimful.adapters.objects.carriage import read_carried
+from brimful.adapters.providers.cloud_word import cloud_word
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause
 from brimful.fleet.state import Node
@@ -121,7 +122,7 @@ class LocalEngine(LeaseFolders):
 
     def under_notice(self) -> Said | None:
         """Whether the cloud takes this machine back: nothing new should begin here."""
-        if self._cloud is None or self._cloud.notice is None:
+        if self._cloud is None or self._cloud.first() is None:
             return None
         return say("adapters.machine_under_notice", cloud=self._notices.partition("@")[0])
 
@@ -175,7 +176,8 @@ class LocalEngine(LeaseFolders):
     def _local_order(self, start: Start) -> dict[str, Any]:
         parts, user, folder = start.parts, self._user_of(start.job), self._folder(start.lease)
         speed = next((start.job.rate(each.gpu) for each in self._nodes if each.node == parts[0][0]), 1.0)
-        order = self._order(start, folder, user=user, speed=speed, env=_master(len(parts)))
+        env = _master(len(parts)) | mps_env(start, self._nodes)
+        order = self._order(start, folder, user=user, speed=speed, env=env)
         order["ranks"] = [
             {"BRIMFUL_NODE": node, **self._visible(node, gpus), **rank_env(rank, len(parts))}
             for rank, (node, gpus) in enumerate(parts)
@@ -194,18 +196,29 @@ class LocalEngine(LeaseFolders):
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }
 
-    def busy_frac(self, node: str, gpus: Sequence[int]) -> float | None:
-        devices = self._devices.get(node)
-        if devices is None or self._look_at_gpus is None:
-            return None
-        mine = {devices[i] for i in gpus}
+    def gpu_use(self) -> dict[tuple[str, int], GpuUse]:
+        if not self._devices or self._look_at_gpus is None:
+            return {}
         try:
             seen = self._look_at_gpus(time.time())
         except BrimfulError:
-            return None  # it is said where its cards are shown
-        found = [x.busy_frac for x in seen if (str(x.index) if x.mig is None else x.uuid) in mine]
+            return {}  # it is said where its cards are shown
+        use = {
+            (str(x.index) if x.mig is None else x.uuid): GpuUse(x.memory_used_bytes, x.busy_frac)
+            for x in seen
+        }
+        return {
+            (node, i): use[device]
+            for node, devices in self._devices.items()
+            for i, device in enumerate(devices)
+            if device in use
+        }
+
+    def busy_frac(self, node: str, gpus: Sequence[int]) -> float | None:
+        use = self.gpu_use()
+        found = [use[node, i].busy_frac for i in gpus if (node, i) in use]
         known = [busy for busy in found if busy is not None]
-        return max(known) if known and len(known) == len(mine) else None
+        return max(known) if known and len(known) == len(gpus) else None
 
     def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
         return each_lease(

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,9 @@ from brimful.job import open_plain
 PROC = Path("/proc")
 # Nobody holds what is not there, or is a link, a pipe or a folder that a job has put in its place.
 NO_LOCK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
+MOST_BYTES = 6 << 20  # of arguments and environment, three quarters of the kernel's _STK_LIM
+# A name that a lease's folder can have, and nothing else that a process may carry there.
+LEASE = re.compile(rb"\0BRIMFUL_LEASE=([A-Za-z0-9_-][A-Za-z0-9._-]{0,99})(?=\0)")
 GONE = "ZX"  # a zombie has ended and holds nothing; its parent has yet to hear of it
 
 
@@ -58,10 +62,10 @@ def leases_living(engine: str) -> Iterator[tuple[str, int]]:
     """
     for pid in _pids():
         carried = _carried(pid)
-        if f"BRIMFUL_ENGINE={engine}".encode() in carried:
+        if _is_in(carried, "BRIMFUL_ENGINE", engine):
             with contextlib.suppress(OSError):
                 uid = (PROC / str(pid)).stat().st_uid
-                yield from ((c[14:].decode(), uid) for c in carried if c.startswith(b"BRIMFUL_LEASE="))
+                yield from ((name.decode(), uid) for name in LEASE.findall(carried))
 
 
 def signal_marked(mark: Mapping[str, str], number: int) -> None:
@@ -94,17 +98,27 @@ def _pids() -> list[int]:
         return []
 
 
-def _carried(pid: int) -> list[bytes]:
+def _carried(pid: int) -> bytes:
+    """What it was started with, a zero before and after each.
+
+    A process may have any of its memory shown there (PR_SET_MM_MAP), as much as it can name: no more is read
+    than a program can be started with.
+    """
     try:
         # Readable for processes of our own user only, which is whom the jobs run as.
-        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        with (PROC / str(pid) / "environ").open("rb") as file:
+            return b"\0" + file.read(MOST_BYTES) + b"\0"
     except OSError:
-        return []
+        return b""
 
 
 def carries(pid: int, mark: Mapping[str, str]) -> bool:
     carried = _carried(pid)
-    return all(f"{key}={value}".encode() in carried for key, value in mark.items())
+    return all(_is_in(carried, key, value) for key, value in mark.items())
+
+
+def _is_in(carried: bytes, key: str, value: str) -> bool:
+    return f"\0{key}={value}\0".encode() in carried
 
 
 @contextlib.contextmanager

@@ -316,7 +316,8 @@ def _start(
         with watch.preparing():
             found = job.prepared() or {"said": [], "resumes_s": 0}
     except StoppedBeforeBegun:
-        signal_group(job.pid, signal.SIGKILL)
+        # Its init, and with it all of its namespace. The group that init leads may not be there yet.
+        os.kill(job.pid, signal.SIGKILL)
         job.wait()
         raise
     again = {str(each) for each in fetched}
@@ -413,7 +414,12 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
     # What is nowhere on a path with closed folders is "not permitted" to the system.
     found = shutil.which(order["command"][0], path=order["env"].get("PATH"))
     if isinstance(error, FileNotFoundError) or (found is None and os.sep not in order["command"][0]):
-        looked_in = (order["command"][0], *order["env"].get("PATH", "").split(os.pathsep))
+        folders = order["env"].get("PATH", "").split(os.pathsep)
+        there = [each for each in folders if os.path.lexists(Path(each) / order["command"][0])]
+        if there and found is None:  # such as the link of a virtual environment to a Python in root's home
+            path = f"{there[0]}/{order['command'][0]}"[:PROBLEM_CHARS]
+            return NOT_FOUND, say("adapters.job_command_closed", path=path)
+        looked_in = (order["command"][0], *folders)
         if order.get("isolation") and any(each.startswith(isolation.PRIVATE) for each in looked_in):
             private = ", ".join(isolation.PRIVATE)
             return NOT_FOUND, say("adapters.no_job_command_private", command=command, folders=private)

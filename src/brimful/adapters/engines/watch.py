@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from brimful.adapters.engines import isolation
-from brimful.adapters.engines.cloud_word import cloud_word
 from brimful.adapters.engines.logs import name_of, shorten
 from brimful.adapters.files import read_json, write_json
+from brimful.adapters.providers.cloud_word import cloud_word
 from brimful.errors import BrimfulError
 
 if TYPE_CHECKING:

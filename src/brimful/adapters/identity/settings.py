@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import Sentence, os_words, say
+from brimful.language.failures import os_errors_as
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ROLES = ("viewer", "submitter", "admin", "operator")
@@ -57,9 +58,8 @@ def is_private(address: str) -> bool:
 
 def read_oidc(path: Path) -> OidcSettings:
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WorldFailed(say("adapters.cannot_read_identity", path=path, error=os_words(error))) from error
+        with os_errors_as("language.cannot_read", path=path):
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise _bad(path, say("language.verbatim", text=str(error))) from error
     secret = given.pop("client_secret_file", None)
@@ -100,7 +100,7 @@ def _secret(path: Path) -> str:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = os_words(error) if isinstance(error, OSError) else error
-        raise WorldFailed(say("adapters.cannot_read_identity", path=path, error=why)) from error
+        raise WorldFailed(say("language.cannot_read", path=path, error=why)) from error
     if found.st_mode & 0o077:
         raise BadInput(say("adapters.secret_readable", path=path), code="secret_readable")
     return text

@@ -55,6 +55,7 @@ def past_job_from(row: sa.Row[Any]) -> PastJob:
 def _lease_from(body: dict[str, Any]) -> Lease:
     """JSON knows only lists."""
     body["gpus"], body["exit_codes"] = tuple(body["gpus"]), tuple(body.get("exit_codes", ()))
+    body["before"] = tuple((end_s, speed) for end_s, speed in body.get("before", ()))
     for name in ("rest", "runs_on"):
         body[name] = tuple((node, tuple(gpus)) for node, gpus in body.get(name, ()))
     return Lease(**_said(body))

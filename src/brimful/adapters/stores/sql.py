@@ -66,7 +66,9 @@ class SqlStore:
         try:
             # A connection that a server has closed meanwhile is noticed before it is used.
             is_far = not url.startswith("sqlite")
-            self.engine = sa.create_engine(url, pool_pre_ping=is_far, connect_args=_connect_args(url))
+            # A PostgreSQL that does not answer is an error, not a wait without end.
+            limits = {"connect_timeout": CONNECT_S} if url.startswith("postgresql") else {}
+            self.engine = sa.create_engine(url, pool_pre_ping=is_far, connect_args=limits)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
             raise BadInput(say("adapters.bad_database_url", where=Quoted(self.where))) from error
         except ModuleNotFoundError as error:
@@ -194,10 +196,16 @@ class SqlStore:
             return {row.job: row.tenant for row in connection.execute(wanted)}
 
     def past_jobs(
-        self, *, before: int | None = None, limit: int = 200, tenants: Collection[str] | None = None
+        self,
+        *,
+        before: int | None = None,
+        after: int = -1,
+        limit: int = 200,
+        tenants: Collection[str] | None = None,
     ) -> list[PastJob]:
-        """Newest first, those submitted before the job with this serial."""
+        """Newest first, those submitted between the jobs with these serials."""
         wanted = sa.select(_past_jobs).order_by(_past_jobs.c.serial.desc()).limit(limit)
+        wanted = wanted.where(_past_jobs.c.serial > after)
         if before is not None:
             wanted = wanted.where(_past_jobs.c.serial < before)
         if tenants is not None:
@@ -326,11 +334,6 @@ class SqlStore:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             kind = "database_corrupt" if any(word in cause for word in CORRUPT) else "database_failed"
             raise WorldFailed(say(f"adapters.{kind}", where=self.where, cause=cause), code=kind) from error
-
-
-def _connect_args(url: str) -> dict[str, Any]:
-    """A PostgreSQL that does not answer is an error, not a wait without end."""
-    return {"connect_timeout": CONNECT_S} if url.startswith("postgresql") else {}
 
 
 def _make_private(url: sa.URL) -> None:

@@ -15,12 +15,13 @@ from datetime import UTC
 from brimful.audit.readers.slurm import moment
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.series import USUAL_STEP_S, Series
+from brimful.sim.traces.reading import columns_of
 
 COLUMNS = {"value", "timestamp_anon", "container_ip"}
 
 
 def is_duty(head: str) -> bool:
-    return {name.strip('"\r ') for name in head.partition("\n")[0].split(",")} >= COLUMNS
+    return set(columns_of(head)) >= COLUMNS
 
 
 def read(lines: Iterator[str], records: Records) -> None:

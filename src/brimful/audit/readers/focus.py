@@ -21,6 +21,7 @@ from typing import Any
 
 from brimful.audit.readers.slurm import moment
 from brimful.audit.records import Paid, Records
+from brimful.sim.traces.reading import columns_of
 from brimful.units import HOUR_S, MICROUSD
 
 NEEDED = {"ChargeCategory", "EffectiveCost", "ChargePeriodStart", "ChargePeriodEnd"}
@@ -29,15 +30,11 @@ CONTRACT = {"ContractCommitmentId", "ContractCommitmentCost"}
 
 
 def is_bill(head: str) -> bool:
-    return set(_columns(head)) >= NEEDED
+    return set(columns_of(head)) >= NEEDED
 
 
 def is_contract(head: str) -> bool:
-    return set(_columns(head)) >= CONTRACT
-
-
-def _columns(head: str) -> list[str]:
-    return [name.strip('"\r ') for name in head.partition("\n")[0].split(",")]
+    return set(columns_of(head)) >= CONTRACT
 
 
 def read(lines: Iterator[str], records: Records) -> None:

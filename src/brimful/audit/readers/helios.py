@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brimful.audit.records import Paid, Part, Records, Run, Wait
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput
 from brimful.language import say
+from brimful.language.failures import needs_package
 
 COLUMNS = ("vc", "time", "total_gpu_num", "running_gpu_num", "pending_gpu_num")
 MAGIC = b"PAR1"
@@ -42,11 +43,9 @@ def read(path: Path, records: Records) -> None:
 
 
 def _table(path: Path) -> dict[str, list[object]]:
-    try:
+    with needs_package("audit.needs_pyarrow", BadInput, code=None, name=path.name):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise BadInput(say("audit.needs_pyarrow", name=path.name)) from error
     try:
         missing = set(COLUMNS) - set(pq.read_schema(path).names)
         if missing:
@@ -55,8 +54,6 @@ def _table(path: Path) -> dict[str, list[object]]:
         seconds = table["time"].cast(pa.timestamp("s"), safe=False).cast(pa.int64())
     except pa.ArrowException as error:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
-    except OSError as error:
-        raise WorldFailed(say("audit.unreadable", name=path.name, error=error)) from error
     return {column: (seconds if column == "time" else table[column]).to_pylist() for column in COLUMNS}
 
 

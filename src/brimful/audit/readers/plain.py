@@ -19,6 +19,7 @@ from brimful.audit.readers.slurm import moment
 from brimful.audit.records import Paid, Records
 from brimful.errors import BadInput
 from brimful.language import Plain, Quoted, say
+from brimful.sim.traces.reading import columns_of
 from brimful.units import HOUR_S, integer_from_text, microusd_from_usd
 
 NEEDED = {"place", "gpus"}
@@ -27,7 +28,7 @@ KINDS = ("", "paid", "list", "pool", "unused")
 
 
 def is_paid(head: str) -> bool:
-    return {name.strip('"\r ') for name in head.partition("\n")[0].split(",")} >= NEEDED
+    return set(columns_of(head)) >= NEEDED
 
 
 def read(path: Path, lines: Iterator[str], records: Records, zone: tzinfo, window: tuple[int, int]) -> None:

@@ -8,8 +8,6 @@ read first.
 from __future__ import annotations
 
 import csv
-import gzip
-import itertools
 import json
 import os
 import re
@@ -21,16 +19,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from errno import ENOMEM
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from brimful.adapters.observed import FACTS, FLEET, TRACE
 from brimful.audit.readers import dcgm, duty, focus, helios, jobstats, own, plain, slurm, sreport, summaries
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.errors import BadInput, NotFound, unreadable
 from brimful.fleet.node import Node
-from brimful.language import Number, Plain, os_words, say
+from brimful.language import Number, os_words, say
 from brimful.sim.traces.read import is_trace, resembles_trace
-from brimful.sim.traces.reading import MAX_ROW_BYTES, MAX_UNPACKED_BYTES
+from brimful.sim.traces.reading import numbered_lines, open_unpacked
 from brimful.specs.gpu import all_gpus
 from brimful.units import HOUR_S
 
@@ -112,12 +110,6 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
             raise NotFound(say("audit.no_file", path=path))
 
 
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Whatever is wrong with a stranger's file, it is told by its name."""
@@ -145,7 +137,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
     records, before = books.records, len(books.records.traces)
-    with _open(path) as stream:
+    with open_unpacked(path) as stream:
         head = stream.read(HEAD_BYTES)
     if head.startswith(helios.MAGIC):
         helios.read(path, records)
@@ -155,7 +147,7 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
     elif head.lstrip()[:1] == b"{" and b'"kind"' in head.partition(b"\n")[0]:
         own.read_meter(path, records)
     elif head.lstrip()[:1] == b"{":
-        with _open(path) as stream:
+        with open_unpacked(path) as stream:
             text = stream.read(MOST_JSON_BYTES + 1)
         if len(text) > MOST_JSON_BYTES:
             raise BadInput(say("sim.unpacks_too_large", name=path.name, most=Number(MOST_JSON_BYTES)))
@@ -188,7 +180,7 @@ def _read_json(
     elif isinstance(found, dict) and "observed" in found:
         own.read_observed(found, records)
     elif isinstance(found, dict) and isinstance(found.get("jobs"), list):
-        slurm.read_jobs(found, books.jobs)
+        books.jobs.add_all(slurm.json_jobs(found["jobs"], books.jobs.left_out), is_json=True)
     elif isinstance(found, dict) and isinstance(found.get("nodes"), list):
         books.later.append((path, lambda window: slurm.read_nodes(found, records, window)))
     else:
@@ -196,7 +188,7 @@ def _read_json(
 
 
 def _read_text(path: Path, head: str, books: Books) -> None:
-    records, asked, later = books.records, books.asked, books.later
+    records, asked, later, jobs = books.records, books.asked, books.later, books.jobs
     if focus.is_contract(head):
         records.left_out["bill_contract"] += 1
         return
@@ -216,8 +208,11 @@ def _read_text(path: Path, head: str, books: Books) -> None:
         )
         return
     readers: tuple[tuple[Callable[[str], bool], Callable[[Iterator[str]], None]], ...] = (
-        (slurm.is_sacct, lambda lines: slurm.read_sacct(lines, books.jobs, asked.zone)),
-        (slurm.is_database, lambda lines: slurm.read_database(lines, books.jobs, asked.zone)),
+        (
+            slurm.is_sacct,
+            lambda lines: jobs.add_all(slurm.sacct_rows(lines, jobs.left_out, asked.zone)),
+        ),
+        (slurm.is_database, lambda lines: jobs.add_all(slurm.database_rows(lines, asked.zone))),
         (focus.is_bill, lambda lines: focus.read(lines, records)),
         (jobstats.is_table, lambda lines: jobstats.read_table(lines, records)),
         (jobstats.is_usage, lambda lines: jobstats.read_usage(lines, records)),
@@ -242,24 +237,9 @@ def _is_bare(head: str) -> bool:
 
 
 def _with_lines(path: Path, reads: Callable[[Iterator[str]], None]) -> None:
-    with _open(path) as stream:
-        reads(_lines(path.name, stream))
-
-
-def _lines(name: str, stream: IO[bytes]) -> Iterator[str]:
-    """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
-    total = 0
-    for number in itertools.count(1):
-        line = stream.readline(MAX_ROW_BYTES + 1)
-        total += len(line)
-        if not line:
-            return
-        if len(line) > MAX_ROW_BYTES:
-            most = Number(MAX_ROW_BYTES)
-            raise BadInput(say("sim.row_too_long", name=name, number=Plain(number), most=most))
-        if total > MAX_UNPACKED_BYTES:
-            raise BadInput(say("sim.unpacks_too_large", name=name, most=Number(MAX_UNPACKED_BYTES)))
-        yield line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
+    with open_unpacked(path) as stream:
+        lines = numbered_lines(stream, path.name)
+        reads(line.decode("utf-8-sig" if number == 1 else "utf-8", "replace") for number, line in lines)
 
 
 def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int]) -> None:

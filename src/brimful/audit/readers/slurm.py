@@ -252,11 +252,7 @@ def _whole_rows(lines: Iterator[str]) -> Iterator[str]:
     yield " ".join(held)
 
 
-def read_sacct(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
-    jobs.add_all(_sacct_rows(lines, jobs.left_out, zone))
-
-
-def _sacct_rows(lines: Iterator[str], left_out: Counter[str], zone: tzinfo) -> Iterator[SlurmJob]:
+def sacct_rows(lines: Iterator[str], left_out: Counter[str], zone: tzinfo) -> Iterator[SlurmJob]:
     for row in csv.DictReader(_whole_rows(lines), delimiter="|", quoting=csv.QUOTE_NONE):
         if None in row.values() or not row["JobID"][:1].isdigit():  # cells are missing, or of another row
             left_out["bad_row"] += 1
@@ -329,11 +325,7 @@ def is_database(head: str) -> bool:
     return {"id_job", "time_eligible", "tres_alloc"} <= set(head.partition("\n")[0].split(","))
 
 
-def read_database(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
-    jobs.add_all(_database_rows(lines, zone))
-
-
-def _database_rows(lines: Iterator[str], zone: tzinfo) -> Iterator[SlurmJob]:
+def database_rows(lines: Iterator[str], zone: tzinfo) -> Iterator[SlurmJob]:
     for row in csv.DictReader(lines):
         tres = dict(part.partition("=")[::2] for part in row["tres_alloc"].split(","))
         gpus = sum(int(n) for kind, n in tres.items() if kind in ("1001", "1002") and n.isdigit())
@@ -423,11 +415,7 @@ def word(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def read_jobs(found: Mapping[str, Any], jobs: Jobs) -> None:
-    jobs.add_all(_json_jobs(found.get("jobs") or (), jobs.left_out), is_json=True)
-
-
-def _json_jobs(told: Sequence[Any], left_out: Counter[str]) -> Iterator[SlurmJob]:
+def json_jobs(told: Sequence[Any], left_out: Counter[str]) -> Iterator[SlurmJob]:
     for job in told:
         if isinstance(job, dict):
             try:

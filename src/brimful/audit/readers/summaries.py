@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from brimful.audit.readers.slurm import LAST_S
 from brimful.audit.records import Records
 from brimful.meter.idle import BUSY_FRAC, STARVED_FRAC
+from brimful.sim.traces.reading import columns_of
 
 LEAVES = {
     "complete_gpu_time": "allocated.kept.unknown",
@@ -27,15 +28,11 @@ KINDS = {"SM_ACTIVE": 1.0, "GPU_UTIL": 100.0}
 
 
 def is_summary(head: str) -> bool:
-    return _columns(head) >= {"id", *LEAVES}
+    return set(columns_of(head)) >= {"id", *LEAVES}
 
 
 def is_cdf(head: str) -> bool:
-    return _columns(head) >= CDF
-
-
-def _columns(head: str) -> set[str]:
-    return {name.strip('"\r ') for name in head.partition("\n")[0].split(",")}
+    return set(columns_of(head)) >= CDF
 
 
 def read(lines: Iterator[str], records: Records) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.fleet.jobs import columns
-from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
-from brimful.cli.render import noted_table, paint, table, tell, wrapped
+from brimful.cli.render import clock, day, noted_table, paint, table, tell, wrapped
 from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer, QueueSettings
 from brimful.client.client import Client
 from brimful.client.queues import read_queues
@@ -184,7 +184,7 @@ def events(args: argparse.Namespace) -> Answer:
     if args.follow:
         last = ""
         for _, event in client.event_stream(after=-args.last):
-            tell(_json_line(event) if args.json else "\n".join(_event_lines(event, after=last)))
+            tell(json.dumps(event) if args.json else "\n".join(_event_lines(event, after=last)))
             last = day(event["at_s"])
         return Answer(None, "")
     data = client.events(after=-args.last, limit=min(args.last, 1000))
@@ -194,12 +194,6 @@ def events(args: argparse.Namespace) -> Answer:
         line for last, event in zip(days, found, strict=False) for line in _event_lines(event, after=last)
     ]
     return Answer(data, "\n".join(lines) or words("fleet.nothing_happened"))
-
-
-def _json_line(event: EventAnswer) -> str:
-    import json
-
-    return json.dumps(event)
 
 
 def _event_lines(event: EventAnswer, *, after: str) -> list[str]:

@@ -1,24 +1,111 @@
-"""`brimful job`: one job, by its id. `show`, the longest, is in show.py."""
+"""`brimful job`: one job, by its id; and who is told what becomes of jobs."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from brimful.cli.commands import NO, Answer, Verb, called, integer
-from brimful.cli.fleet.jobs import columns, in_phase
+from brimful.cli.fleet.jobs import columns, in_phase, ran, waited
 from brimful.cli.options import CONSENT, DRY_RUN, FOLLOW, JOB, REASON, agree, arg, usd
-from brimful.cli.render import noted_table, paint, tell, wrapped
-from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
+from brimful.cli.render import clock, noted_table, paint, table, tell, wrapped
+from brimful.client.answers import (
+    JobAnswer,
+    LeaseAnswer,
+    LogAnswer,
+    NotificationAnswer,
+    PoolAnswer,
+    WhyAnswer,
+)
 from brimful.client.client import Client
-from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import Number, Usd, count, say, told, words
+from brimful.client.shown import command_line, measured_said
+from brimful.errors import BadInput, BrimfulError, WorldFailed
+from brimful.language import Number, Quoted, Seconds, Several, Usd, count, either, say, told, verbatim, words
 from brimful.language.printable import all_printable, harmless, printable
+from brimful.units import spans
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.5
+NOTIFY_EXAMPLE = """brimful job notify
+brimful job notify add mailto:alice@example.org --on failed --on over_budget
+brimful job notify add https://hooks.example.org/brimful --team
+brimful job notify remove 4f1c0a9be2d37a55"""
+KINDS = ("finished", "failed", "preempted", "over_budget", "idle", "budget", "audit")
+
+
+def show(args: argparse.Namespace) -> Answer:
+    job = Client().job(args.job)
+    return Answer(job, _show_text(all_printable(job)))
+
+
+def _show_text(job: JobAnswer) -> str:
+    budget = job["budget_microusd"]
+    types = either(job["gpu_types"]) if job["gpu_types"] else say("fleet.any_type")
+    cost = Usd(job["cost_microusd"])
+    facts = {
+        "what": command_line(job["command"]),
+        "folder": job["folder"],
+        "asks": f"{told(count('gpu', job['gpus']))}, {told(types)}, {job['priority']}",
+        "tenant": job["tenant"],
+        "submitted": clock(job["submitted_s"]),
+        "waited": waited(job),
+        "ran": ran(job) or words("fleet.not_yet"),
+        "delayed": words("fleet.delay", delay=Seconds(job["delay_s"])),
+        "cost": words("fleet.cost_of", cost=cost, budget=Usd(budget)) if budget else told(cost),
+    }
+    if job["leases"]:
+        facts["measured"] = _measured(job)
+    title = f"{job['job']} ({job['name']})" if job["name"] else job["job"]
+    doing = say("fleet.job_is", job=title, phase=in_phase(job["phase"]))
+    lines = [*(paint(line, "bold") for line in wrapped("", _with_why(doing, job["why"]))), ""]
+    for name, value in facts.items():
+        title = words(f"fleet.row_{name}")
+        lines += wrapped(f"  {title:<10} ", value) or [f"  {title}"]
+    if job["leases"]:
+        lines += ["", _leases(job["leases"])]
+    return "\n".join(lines)
+
+
+def _measured(job: JobAnswer) -> str:
+    """'3 s ago: step 120, 412 ms · 39,800 tokens/s · MFU 41.2% of 117 TFLOPS bf16 · …'"""
+    found = job["measured"]
+    if found is None:
+        return _with_why(say("fleet.nothing"), job["not_measured"])
+    (_, age), *facts = measured_said(found)
+    parts = tuple(say(f"fleet.measured_{name}", said=said) for name, said in facts)
+    shown = say("fleet.measured", age=age, facts=Several(parts, " · "))
+    return words("fleet.measured_idle", said=shown, idle=found["idle"]) if found["idle"] else told(shown)
+
+
+def _leases(leases: list[LeaseAnswer]) -> str:
+    today = f"{datetime.now(UTC).astimezone():%Y-%m-%d} "
+    rows = [
+        [
+            lease["lease"],
+            _where(lease),
+            clock(lease["started_s"]).removeprefix(today),
+            told(Seconds(lease["billed_s"])),
+            told(Usd(lease["microusd_per_gpu_hour"])),
+            told(Usd(lease["cost_microusd"])),
+        ]
+        for lease in leases
+    ]
+    header = columns("lease", "where", "started", "billed", "per_gpu_h", "cost")
+    notes = [_with_why(in_phase(lease["phase"]), lease["reason"]) for lease in leases]
+    return noted_table(header, rows, notes, right=(3, 4, 5))
+
+
+def _where(lease: LeaseAnswer) -> str:
+    parts = [(lease["node"], lease["gpus"]), *lease["rest"]]
+    return ", ".join(f"{node} GPU {spans(gpus)}" for node, gpus in parts)
+
+
+def _with_why(said: object, why: str) -> str:
+    return words("fleet.said_why", said=said, why=why) if why else told(said)
 
 
 def why(args: argparse.Namespace) -> Answer:
@@ -248,7 +335,50 @@ def _bid_text(job: JobAnswer) -> str:
     return "\n  ".join([*lines, *filter(None, [job["why"]])])
 
 
+def _add_notify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", nargs="?", choices=("list", "add", "remove"), default="list")
+    parser.add_argument("target", nargs="?", metavar="TARGET")
+    parser.add_argument("--on", action="append", default=[], choices=KINDS)
+    parser.add_argument("--team", action="store_true")
+
+
+def notify(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.verb == "list":
+        found = client.notifications()
+        return Answer(found, _rules_table(all_printable(found["notifications"])))
+    if args.target is None:
+        hint = verbatim(NOTIFY_EXAMPLE.splitlines()[1 if args.verb == "add" else 3])
+        raise BadInput(say("fleet.notify_needs_target", verb=args.verb), hint=hint)
+    if args.verb == "remove":
+        if re.fullmatch("[0-9a-f]{16}", args.target) is None:
+            raise BadInput(say("fleet.bad_rule_id", text=Quoted(args.target[:40])))
+        gone = client.remove_notification(args.target)
+        return Answer(gone, words("fleet.notify_removed", rule=gone["notification"]))
+    made = client.add_notification(args.target, on=args.on, team=args.team)
+    rule = all_printable(made["notification"])
+    text = words("fleet.notify_added", rule=rule["notification"], on=", ".join(rule["on"]))
+    if not rule["target"].startswith("mailto:"):
+        text += f"\n{words('fleet.notify_secret', secret=made['secret'])}"
+    return Answer(made, text)
+
+
+def _rules_table(rules: list[NotificationAnswer]) -> str:
+    if not rules:
+        return words("fleet.notify_none")
+    rows = [
+        [
+            *(rule["notification"], rule["tenant"] if rule["team"] else words("fleet.notify_mine")),
+            *(", ".join(rule["on"]), str(rule["waiting"]), str(rule["dead"]), rule["target"]),
+        ]
+        for rule in rules
+    ]
+    names = ("rule", "whose", "on", "waiting", "dead", "target")
+    return table([words(f"fleet.notify_col_{name}") for name in names], rows, right=(3, 4))
+
+
 VERBS = {
+    "show": Verb("brimful job show job-1", (JOB,), show),
     "why": Verb("brimful job why job-1", (JOB,), why),
     "logs": Verb(
         "brimful job logs job-1\nbrimful job logs -f job-1\nbrimful job logs --rank 3 job-1",
@@ -277,4 +407,5 @@ VERBS = {
         (JOB, _add_bid, CONSENT, DRY_RUN),
         bid,
     ),
+    "notify": Verb(NOTIFY_EXAMPLE, (_add_notify,), notify),
 }

@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> Answer:
             data, f"{words('fleet.no_jobs_yet')}\n\n  brimful submit -- python examples/train_tiny.py"
         )
     shown = all_printable(data["jobs"])
-    rows = [_folded(job) if fold and job["array_tasks"] else _row(job) for job in shown]
-    notes = [_counts(job["array_tasks"]) if fold and job["array_tasks"] else job["why"] for job in shown]
+    folded = [job["array_tasks"] if fold else None for job in shown]
+    rows = [_folded(job, tasks) if tasks else _row(job) for job, tasks in zip(shown, folded, strict=True)]
+    notes = [_counts(tasks) if tasks else job["why"] for job, tasks in zip(shown, folded, strict=True)]
     return Answer(data, noted_table(columns(*CELLS, "cost", "what"), rows, notes, right=(2, 3, 4, 5)))
 
 
@@ -51,18 +52,15 @@ def _row(job: JobAnswer) -> list[str]:
     return [*(cell(job) for cell in CELLS.values()), told(Usd(job["cost_microusd"])), label(job)]
 
 
-def _folded(job: JobAnswer) -> list[str]:
+def _folded(job: JobAnswer, tasks: ArrayAnswer) -> list[str]:
     """One line for all tasks: in the phase that says most, with what they ran and cost together."""
-    tasks = job["array_tasks"]
-    assert tasks is not None
     phase = next((name for name in FIRST if name in tasks["phases"]), job["phase"])
     ran = told(Seconds(tasks["run_s"])) if tasks["run_s"] else ""
     cost = told(Usd(tasks["cost_microusd"]))
     return [job["array"], told(in_phase(phase)), str(job["gpus"]), "", ran, cost, label(job)]
 
 
-def _counts(tasks: ArrayAnswer | None) -> str:
-    assert tasks is not None
+def _counts(tasks: ArrayAnswer) -> str:
     phases = [name for name in FIRST if name in tasks["phases"]]
     counts = [say("fleet.array_count", n=tasks["phases"][name], phase=in_phase(name)) for name in phases]
     return words("fleet.array_counts", tasks=tasks["tasks"], counts=Several(tuple(counts)))

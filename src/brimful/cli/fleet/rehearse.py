@@ -7,18 +7,17 @@ import time
 
 from brimful.cli.commands import Answer, integer
 from brimful.cli.fleet.jobs import columns
-from brimful.cli.fleet.show import clock
 from brimful.cli.options import agree
-from brimful.cli.render import table, wrapped
+from brimful.cli.render import clock, table, wrapped
 from brimful.client.client import Client
-from brimful.client.policy_answers import CandidateAnswer, PolicyAnswer, RehearsalAnswer
+from brimful.client.policy_answers import CandidateAnswer, PolicyAnswer
 from brimful.errors import WorldFailed
 from brimful.language import Percent, Seconds, Sentence, count, say, told, verbatim, words
 from brimful.language.printable import all_printable
 
-EXAMPLE = """brimful rehearse
-brimful rehearse --days 7 --policy srpt --policy 'brim?known=0'
-brimful rehearse --adopt srpt"""
+EXAMPLE = """brimful fleet rehearse
+brimful fleet rehearse --days 7 --policy srpt --policy 'brim?known=0'
+brimful fleet rehearse --adopt srpt"""
 POLL_S = 0.5
 
 
@@ -52,7 +51,8 @@ def _rehearsed(client: Client, *, days: int, policies: list[str]) -> PolicyAnswe
 
 def _adopt(client: Client, policy: str, *, yes: bool, dry_run: bool) -> Answer:
     before = client.policy()
-    row = _row(before["rehearsed"], policy)
+    rows = before["rehearsed"]["candidates"] if before["rehearsed"] else []
+    row = next((each for each in rows if each["policy"] == policy), None)
     said = say("fleet.adopt_unrehearsed", policy=policy, before=before["policy"])
     if row is not None and row["gain"] is not None:
         code = "fleet.adopt_known" if row["gain"] >= 0 else "fleet.adopt_worse"
@@ -62,11 +62,6 @@ def _adopt(client: Client, policy: str, *, yes: bool, dry_run: bool) -> Answer:
     agree(said, yes=yes)
     found = client.adopt(policy)
     return Answer(found, words("fleet.adopted", policy=found["policy"]))
-
-
-def _row(found: RehearsalAnswer | None, policy: str) -> CandidateAnswer | None:
-    rows = [] if found is None else found["candidates"]
-    return next((each for each in rows if each["policy"] == policy), None)
 
 
 def _text(found: PolicyAnswer) -> str:

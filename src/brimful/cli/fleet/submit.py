@@ -13,9 +13,8 @@ from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
-from brimful.cli.fleet.show import clock
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
-from brimful.cli.render import wrapped
+from brimful.cli.render import clock, wrapped
 from brimful.client.answers import JobAnswer
 from brimful.client.client import Client, check_key
 from brimful.client.shown import command_line
@@ -108,7 +107,7 @@ def run(args: argparse.Namespace) -> Answer:
         with suppress(ModuleNotFoundError):  # only who has the server's packages can ask it beforehand
             from brimful.server.api.requests import Submission
 
-            Submission.check(body)
+            Submission.check(body, now_s=int(time.time()))
         shown = {**body, "env": dict.fromkeys(body["env"], "…")}
         data = {"job": shown, "notes": [*map(told, notes)], "note_codes": [note.as_dict() for note in notes]}
         return Answer(data, _dry_text(shown, notes))
@@ -201,19 +200,12 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
+    as_given = ("gpus", "scaling", "name", "priority", "tenant", "project", "queue", "array", "retries")
     given: dict[str, Any] = {
-        "gpus": args.gpus,
-        "scaling": args.scaling,
+        **{name: getattr(args, name) for name in as_given},
         "gpu_types": [catalog_name(text) for text in args.gpu] or None,
         "sites": args.site or None,
-        "name": args.name,
-        "priority": args.priority,
-        "tenant": args.tenant,
-        "project": args.project,
-        "queue": args.queue,
-        "array": args.array,
         "after": [":".join(after_from(text)) for text in args.after] or None,
-        "retries": args.retries,
     }
     if args.array is not None:
         tasks_from(args.array)
@@ -290,9 +282,5 @@ def _dry_text(body: dict[str, Any], notes: list[Sentence]) -> str:
         size, step = Size(each["peak_bytes"]), Seconds(each["step_s"])
         rows.append(("predicted", say("fleet.predicted_on", gpu=gpu, size=size, step=step)))
     rows += [("note", printable(told(note))) for note in notes]
-    lines = [line for name, said in rows for line in wrapped(_head(name), said)]
+    lines = [line for name, said in rows for line in wrapped(f"  {words(f'fleet.row_{name}'):<9} ", said)]
     return "\n".join([words("fleet.would_submit"), *lines])
-
-
-def _head(name: str) -> str:
-    return f"  {words(f'fleet.row_{name}'):<9} "

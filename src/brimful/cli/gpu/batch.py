@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from brimful.cli.commands import NO, YES, Answer, integer
 from brimful.errors import WorldFailed
 from brimful.guard.batch import SHARD_LINES, Batch, load_model
-from brimful.language import Number, Seconds, Usd, say, told
+from brimful.language import Number, Seconds, Usd, say, words
 from brimful.units import MICROUSD
 
 EXAMPLE = """\
@@ -39,28 +40,19 @@ def run(args: argparse.Namespace) -> Answer:
     else:
         _employ(batch, args)
     report = batch.join()
-    data = {
-        "lines": report.lines,
-        "failed": report.failed,
-        "prompt_tokens": report.prompt_tokens,
-        "output_tokens": report.output_tokens,
-        "worker_seconds": round(report.seconds, 3),
-        "usd_per_million_tokens": None,
-    }
-    text = told(
-        say(
-            "guard.batch_done",
-            lines=Number(report.lines),
-            failed=Number(report.failed),
-            tokens=Number(report.prompt_tokens + report.output_tokens),
-            seconds=Seconds(report.seconds),
-            path=args.out,
-        )
-    )
     usd = None if args.usd_per_hour is None else report.usd_per_million_tokens(args.usd_per_hour)
+    data = asdict(report)
+    data |= {"worker_seconds": round(data.pop("seconds"), 3), "usd_per_million_tokens": usd}
+    text = words(
+        "guard.batch_done",
+        lines=Number(report.lines),
+        failed=Number(report.failed),
+        tokens=Number(report.prompt_tokens + report.output_tokens),
+        seconds=Seconds(report.seconds),
+        path=args.out,
+    )
     if usd is not None:
-        data["usd_per_million_tokens"] = usd
-        text += "\n" + told(say("guard.batch_cost", usd=Usd(round(usd * MICROUSD))))
+        text += "\n" + words("guard.batch_cost", usd=Usd(round(usd * MICROUSD)))
     return Answer(data, text, NO if report.failed else YES)
 
 

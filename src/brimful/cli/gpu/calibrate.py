@@ -12,9 +12,10 @@ from brimful.accuracy.runs import read_rows
 from brimful.accuracy.score import report, score
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.render import table
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput
 from brimful.fit.correction import calibration_path, write_correction
-from brimful.language import Factor, Percent, os_words, say, told, tongue, words
+from brimful.language import Factor, Percent, say, told, tongue, words
+from brimful.language.failures import os_errors_as
 
 EXAMPLE = """brimful runs calibrate my_runs.csv
 brimful runs calibrate my_runs.csv --write
@@ -64,10 +65,8 @@ def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
         raise BadInput(say("gpu.forget_goes_alone"))
     there = path.is_file()
     if there and not dry_run:
-        try:
+        with os_errors_as("gpu.cannot_remove", path=path):
             path.unlink()
-        except OSError as error:
-            raise WorldFailed(say("gpu.cannot_remove", path=path, error=os_words(error))) from error
     said = words("gpu.calibrate_nothing_kept")
     if there:
         said = words("gpu.calibrate_would_remove" if dry_run else "gpu.calibrate_removed", path=path)

@@ -58,10 +58,8 @@ def run(args: argparse.Namespace) -> Answer:
         "settings": found.settings,
         "claims": [one.as_dict(tongue()) for one in found.claims],
     }
-    blocks = [*(paragraph(line) for line in found.summary), *(_quoted(one) for one in found.claims)]
-    return Answer(
-        data, "\n".join([*blocks[: len(found.summary)], "", *blocks[len(found.summary) :]]).rstrip()
-    )
+    blocks = [*map(paragraph, found.summary), "", *map(_quoted, found.claims)]
+    return Answer(data, "\n".join(blocks).rstrip())
 
 
 def _case(args: argparse.Namespace) -> Case | None:

@@ -16,9 +16,10 @@ from brimful.diagnose.advice import advised
 from brimful.diagnose.causes import Answer as Cause
 from brimful.diagnose.claims.reading import language_of
 from brimful.diagnose.explain import About, Explanation, answer, explain, other_bytes_told
-from brimful.errors import BadInput, unreadable
+from brimful.errors import BadInput
 from brimful.fit.fit import fit_reading
-from brimful.language import choose, os_words, say, tongue, words
+from brimful.language import choose, say, tongue, words
+from brimful.language.failures import os_errors_as
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful explain crash.log
@@ -89,11 +90,8 @@ def read_text(file: str) -> str:
         if sys.stdin is None or sys.stdin.isatty():
             raise BadInput(say("gpu.explain_no_text"))
         return _end_of(sys.stdin.buffer).decode("utf-8", errors="replace")
-    try:
-        with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
-            return _end_of(source).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise unreadable(say("gpu.cannot_read", file=file, error=os_words(error)), error) from error
+    with os_errors_as("gpu.cannot_read", None, file=file), open(file, "rb") as source:  # noqa: PTH123 - or a pipe
+        return _end_of(source).decode("utf-8", errors="replace")
 
 
 def _end_of(source: BinaryIO) -> bytes:

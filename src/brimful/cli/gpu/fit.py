@@ -198,7 +198,9 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     compared = [(words("gpu.as_it_is"), reading)]
     for what in args.compare:
         if "=" in what:
-            compared.append((what.replace(",", ", "), _read(args, [*_words(args), *_split(what)])))
+            # 'a=1,b=(2,3)' is a=1 and b=(2,3): a comma only parts words where a new key follows.
+            words_of = re.split(r",\s*(?=[A-Za-z_]\w*=)", what)
+            compared.append((what.replace(",", ", "), _read(args, [*_words(args), *words_of])))
         else:
             compared.append((Path(what).name, _read(args, [], config=what)))
     rows = [(name, r, _fit(args, r, gpu)) for name, r in compared]
@@ -227,12 +229,6 @@ def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
     name = words("gpu.own_fix", change=said)
     return [(name, replace(reading, training=best.training))]
-
-
-def _split(what: str) -> list[str]:
-    """'a=1,b=(2,3)' -> a=1 and b=(2,3): a comma only parts words where a new key follows."""
-
-    return re.split(r",\s*(?=[A-Za-z_]\w*=)", what)
 
 
 def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> list[Check]:

@@ -44,18 +44,24 @@ def _list(gpus: tuple[Gpu, ...]) -> str:
     return "\n".join([shown, "", words("gpu.gpus_legend", n=len(gpus)), words("gpu.gpus_more")])
 
 
+def _achievable(gpu: Gpu) -> str:
+    if gpu.achievable_flops_per_s is None:
+        return words("gpu.gpus_unknown")
+    tflops = _tera(gpu.achievable_flops_per_s)
+    if gpu.clocked_like:
+        return words("gpu.gpus_derived", tflops=tflops, name=gpu.clocked_like, n=gpu.board_watts)
+    return words("gpu.gpus_measured", tflops=tflops, number="bf16" if gpu.bf16 else "fp16")
+
+
 def _one(gpu: Gpu) -> str:
     peaks = ", ".join(f"{number} {_tera(flops)}" for number, flops in gpu.dense_flops_per_s.items())
-    measured = gpu.achievable_flops_per_s
     lines = {
         "memory": words(
             "gpu.gpus_visible", size=Size(gpu.memory_bytes), basis=say(f"gpu.gpus_{gpu.memory_basis}")
         ),
         "bandwidth": _giga(gpu.bandwidth_bytes_per_s),
         "peak": f"{peaks} TFLOPS",
-        "achievable": words("gpu.gpus_measured", tflops=_tera(measured))
-        if measured
-        else words("gpu.gpus_unknown"),
+        "achievable": _achievable(gpu),
         "bf16": words("gpu.gpus_has_bf16" if gpu.bf16 else "gpu.gpus_no_bf16"),
         "link": _link(gpu),
         "processors": told(gpu.processors),

@@ -34,6 +34,7 @@ TAKES_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "brimful run [options] -- COMMAND [ARG ...]"
     parser.add_argument("--gpu", metavar="NAME")
     add_others(parser)
     parser.add_argument("--fix", action="store_true")

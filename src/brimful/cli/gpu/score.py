@@ -11,9 +11,10 @@ from brimful.accuracy.runs import read_rows
 from brimful.accuracy.score import Errors, Report, Scored, report, score
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput
 from brimful.files import write_whole
-from brimful.language import Percent, count, os_words, say, told, words
+from brimful.language import Percent, count, say, told, words
+from brimful.language.failures import os_errors_as
 from brimful.units import GIB
 
 EXAMPLE = """brimful runs score my_runs.csv
@@ -81,10 +82,8 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
             }
         writer.writerow(line)
     path = path.resolve()  # a link stays one, and what it names is written
-    try:
+    with os_errors_as("language.cannot_write", path=path):
         write_whole(path, out.getvalue())
-    except OSError as error:
-        raise WorldFailed(say("gpu.cannot_write_rows", path=path, error=os_words(error))) from error
 
 
 def _text(found: Report, runs: str, rows: str | None) -> str:

@@ -10,10 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput
 from brimful.files import write_whole
 from brimful.fit.advice.sweep import TITLES, Sweep
-from brimful.language import Size, os_words, say, told, tongue, words
+from brimful.language import Size, say, told, tongue, words
+from brimful.language.failures import needs_package, os_errors_as
 from brimful.units import GIB
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
@@ -34,18 +35,14 @@ def write_plot(file: str, done: Sweep, title: str) -> None:
     drawn = picture(done, title, "png" if kind == ".png" else "svg")
     if kind == ".html":
         drawn = _page(drawn.decode("utf-8"), done, title).encode("utf-8")
-    try:
+    with os_errors_as("language.cannot_write", path=path):
         write_whole(path, drawn)
-    except OSError as error:
-        raise WorldFailed(say("gpu.cannot_write_plot", file=file, error=os_words(error))) from error
 
 
 def picture(done: Sweep, title: str, kind: str) -> bytes:
-    try:
+    with needs_package("gpu.plot_needs_matplotlib"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WorldFailed(say("gpu.plot_needs_matplotlib"), code="not_installed") from error
     # The same sweep, the same bytes: no date, and names inside an SVG that do not change.
     mpl.rcParams["svg.hashsalt"] = "brimful"
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")

@@ -20,13 +20,15 @@ from brimful.client.answers import BudgetAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
-from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
+from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, say, told, words
+from brimful.language.failures import os_errors_as
 from brimful.language.printable import all_printable, printable
+from brimful.language.sentence import ExactUsd
 from brimful.market.invoice import Bill, Invoices, Sums
 from brimful.market.ledger import Ledger
 from brimful.market.periods import zone_of
 from brimful.scheduler.ports import Store
-from brimful.units import HOUR_S, cents_that_add_up
+from brimful.units import CENT, HOUR_S, cents_that_add_up
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
@@ -94,16 +96,27 @@ def _change_budget(args: argparse.Namespace) -> Answer:
     else:
         team, _, project = tenant.partition("/")
         done = client.set_budget(team, microusd, project=project, **_terms(args))
-    return Answer(done, f"{told(sentence)}\n\n{_budgets_text([done])}")
+    note = (
+        "" if _is_known(client, tenant.partition("/")[0], done) else f"\n\n{words('money.budget_of_nobody')}"
+    )
+    return Answer(done, f"{told(sentence)}\n\n{_budgets_text([done])}{note}")
+
+
+def _is_known(client: Client, team: str, budget: BudgetAnswer) -> bool:
+    """Somebody is in the team, or its jobs have cost something. `default` is where an operator submits."""
+    if team == "default" or any(
+        budget[name] for name in ("accruing_microusd", "held_microusd", "spent_microusd")
+    ):
+        return True
+    return any(team in user["roles"] for user in client.users()["users"])
 
 
 def _budgets_text(budgets: list[BudgetAnswer]) -> str:
     if not budgets:
         return words("money.no_budgets")
-    depth = {each["tenant"]: _depth(each, budgets) for each in budgets}
     rows = [
         (
-            "  " * depth[each["tenant"]] + printable(each["tenant"]),
+            "  " * (len(_path(each, budgets)) - 1) + printable(each["tenant"]),
             _usd(each["left_microusd"], "money.no_limit"),
             *(_usd(each[name]) for name in ("accruing_microusd", "held_microusd", "spent_microusd")),
         )
@@ -119,10 +132,6 @@ def _path(budget: BudgetAnswer, budgets: list[BudgetAnswer]) -> list[str]:
     terms = budget["budget"]
     parent = next((each for each in budgets if terms and each["tenant"] == terms["within"]), None)
     return [*(_path(parent, budgets) if parent else []), budget["tenant"]]
-
-
-def _depth(budget: BudgetAnswer, budgets: list[BudgetAnswer]) -> int:
-    return len(_path(budget, budgets)) - 1
 
 
 def _period_text(each: BudgetAnswer) -> Iterator[str]:
@@ -168,6 +177,10 @@ def invoice(args: argparse.Namespace) -> Answer:
         )
         return Answer(data, told(none))
     amounts = [bill["microusd"] for bill in made]
+    # Equal bills look equal: where one is below a cent, all are shown to the micro-dollar.
+    exact = any(0 < amount < CENT for amount in amounts)
+    money = ExactUsd if exact else Usd
+    billed_said = [money(n) for n in (amounts if exact else cents_that_add_up(amounts))]
     rows: list[tuple[str, ...]] = [
         (
             bill["of"][:24],
@@ -176,10 +189,10 @@ def invoice(args: argparse.Namespace) -> Answer:
             _usd(bill["failed_microusd"]),
             _usd(bill["lost_microusd"]),
             _usd(bill["idle_microusd"], "money.not_measured"),
-            _usd(billed),
+            told(billed),
             bar(bill["microusd"] / total, 12).rstrip() if total else "",
         )
-        for bill, billed in zip(all_printable(made), cents_that_add_up(amounts), strict=True)
+        for bill, billed in zip(all_printable(made), billed_said, strict=True)
     ]
     names = [args.by, "leases", "gpu_hours", "failed", "redone", "idle", "billed"]
     if any(bill["moved_bytes"] for bill in made):
@@ -189,9 +202,9 @@ def invoice(args: argparse.Namespace) -> Answer:
         ]
     right = tuple(range(1, len(names)))
     shown = table([*(words(f"money.col_{name}") for name in names), ""], rows, right=right)
-    said = say("money.billed", total=Usd(total))
+    said = say("money.billed", total=money(total))
     if "sum_of_balances" in data:
-        said = say("money.billed_of_accounts", total=Usd(total), accounts=data["sum_of_balances"])
+        said = say("money.billed_of_accounts", total=money(total), accounts=data["sum_of_balances"])
     return Answer(data, f"{shown}\n\n{told(said)}")
 
 
@@ -256,13 +269,10 @@ def fold_log(path: Path, apply: Callable[[Event], None], *, whole: bool = True) 
     numbers its events begins with the first. It may have gaps: a tenant is told only of its own jobs.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise NotFound(say("money.no_file", file=path)) from error
+        with os_errors_as("money.unreadable", None, file=path):
+            text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(say("money.not_text", file=path)) from error
-    except OSError as error:
-        raise BadInput(say("money.unreadable", file=path, error=os_words(error))) from error
     last = events = 0
     for where, found in _records(text):
         kind, event = None, None

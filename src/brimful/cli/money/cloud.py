@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from brimful.cli.commands import NO, Answer, Verb
-from brimful.cli.fleet.show import clock
 from brimful.cli.options import arg
-from brimful.cli.render import table
+from brimful.cli.render import clock, table
 from brimful.client.client import Client
-from brimful.client.cloud_answers import PlaceAnswer
 from brimful.language import Number, Percent, Sentence, Usd, count, say, told, words
 from brimful.language.printable import all_printable
 
@@ -79,10 +77,6 @@ def offers(args: argparse.Namespace) -> Answer:
     return Answer({"offers": chosen}, text)
 
 
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="JOBFILE")
-
-
 def plan(args: argparse.Namespace) -> Answer:
     from brimful.server.jobfiles.jobfile import read_job_file
 
@@ -111,12 +105,9 @@ def plan(args: argparse.Namespace) -> Answer:
     if rows:
         header = _header("site", "tier", "gpus", "price", "total", "done", "in_time")
         text += "\n\n" + table(header, rows, right=(3, 4, 6))
-        text += "".join(f"\n{line}" for line in _refusals(found["places"][:SHOWN]))
+        refusals = dict.fromkeys(each["refused"] for each in found["places"][:SHOWN] if each["refused"])
+        text += "".join(f"\n{line}" for line in refusals)
     return Answer(found, text, 0 if found["verdict"] in ("order", "own", "dry_run") else NO)
-
-
-def _refusals(places: list[PlaceAnswer]) -> list[str]:
-    return list(dict.fromkeys(each["refused"] for each in places if each["refused"]))
 
 
 def check(args: argparse.Namespace) -> Answer:
@@ -141,6 +132,6 @@ def check(args: argparse.Namespace) -> Answer:
 VERBS = {
     "show": Verb("brimful cloud show", (), show),
     "offers": Verb("brimful cloud offers --gpu t4", (arg("--gpu", action="append", metavar="TYPE"),), offers),
-    "plan": Verb("brimful cloud plan job.yaml", (_add_plan,), plan),
+    "plan": Verb("brimful cloud plan job.yaml", (arg("file", metavar="JOBFILE"),), plan),
     "check": Verb("brimful cloud check", (), check),
 }

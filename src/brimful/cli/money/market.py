@@ -9,8 +9,9 @@ from typing import Any
 from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.options import FILE
 from brimful.cli.render import bar, paint, table
-from brimful.errors import BadInput, WorldFailed
-from brimful.language import Number, Percent, Several, Size, Usd, count, figures, os_words, say, told, words
+from brimful.errors import BadInput
+from brimful.language import Number, Percent, Several, Size, Usd, count, figures, say, told, words
+from brimful.language.failures import os_errors_as
 from brimful.market import auction
 from brimful.market.auction import Cleared
 from brimful.market.bid import Book
@@ -90,7 +91,9 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
     usual = min(policies[name]["mean_cost_usd"] for name in ("greedy", "uniform_progress"))
     best, ours = policies["clairvoyant"]["mean_cost_usd"], policies["brim"]["mean_cost_usd"]
     saved = say("money.brim_saves", saved=Percent(1 - ours / usual, 1))
-    if usual > best:
+    if ours > usual:
+        saved = say("money.brim_costs_more", more=Percent(ours / usual - 1, 1))
+    elif usual > best:
         closed = Percent((usual - ours) / (usual - best))
         saved = say("money.brim_saves_of_possible", saved=Percent(1 - ours / usual, 1), closed=closed)
     head = words(
@@ -180,16 +183,12 @@ def _depth(cleared: Cleared) -> str:
 def _text(name: str) -> str:
     path = Path(name)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            size = Size(path.stat().st_size)
-            raise BadInput(say("money.too_large", file=name, size=size, most=Size(MOST_BYTES)))
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise BadInput(say("money.no_file", file=name), code="not_found") from error
+        with os_errors_as("money.unreadable", None, file=name):
+            if (size := path.stat().st_size) > MOST_BYTES:
+                raise BadInput(say("money.too_large", file=name, size=Size(size), most=Size(MOST_BYTES)))
+            return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(say("money.not_text", file=name)) from error
-    except OSError as error:
-        raise WorldFailed(say("money.unreadable", file=name, error=os_words(error))) from error
 
 
 VERBS = {

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brimful.cli.commands import Answer
-from brimful.cli.fleet.show import clock
 from brimful.cli.options import LOG
-from brimful.cli.render import EIGHTHS, bar, columns_of, page_columns, paint, table
+from brimful.cli.render import EIGHTHS, bar, clock, columns_of, page_columns, paint, table
 from brimful.client.answers import (
     DepthAnswer,
     PoolPriceAnswer,

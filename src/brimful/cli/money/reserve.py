@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 from brimful.cli.commands import Answer, Verb, integer
-from brimful.cli.fleet.show import clock
 from brimful.cli.options import CONSENT, DRY_RUN, agree, arg, usd
-from brimful.cli.render import table
+from brimful.cli.render import clock, table
 from brimful.client.client import Client
 from brimful.client.reserve_answers import ReservationAnswer, ReserveQuoteAnswer
 from brimful.errors import BadInput
@@ -86,14 +85,12 @@ def _limit(args: argparse.Namespace, offered: ReserveQuoteAnswer) -> int:
     return limit
 
 
-def pause(args: argparse.Namespace) -> Answer:
-    done = Client().change_reservation(args.reservation, "pause", args.gpus)
-    return Answer(done, _done_text("money.reserve_paused", done))
+def _change(verb: Literal["pause", "resume"]) -> Callable[[argparse.Namespace], Answer]:
+    def change(args: argparse.Namespace) -> Answer:
+        done = Client().change_reservation(args.reservation, verb, args.gpus)
+        return Answer(done, _done_text(f"money.reserve_{verb}d", done))
 
-
-def resume(args: argparse.Namespace) -> Answer:
-    done = Client().change_reservation(args.reservation, "resume", args.gpus)
-    return Answer(done, _done_text("money.reserve_resumed", done))
+    return change
 
 
 def give_back(args: argparse.Namespace) -> Answer:
@@ -127,11 +124,8 @@ def show(args: argparse.Namespace) -> Answer:
 
 
 COLUMNS = ("reservation", "tenant", "pool", "window", "gpus", "used", "idle", "paused", "lent")
-CREDITS: tuple[Literal["pause_credit_microusd", "return_credit_microusd", "refund_microusd"], ...] = (
-    "pause_credit_microusd",
-    "return_credit_microusd",
-    "refund_microusd",
-)
+CREDITS: Final = ("pause_credit_microusd", "return_credit_microusd", "refund_microusd")
+GPU_SECONDS: Final = ("bought_gpu_s", "used_gpu_s", "idle_gpu_s", "paused_gpu_s", "lent_gpu_s")
 SUMS = ("reservation", "gpu_hours", "active", "idle", "paused", "lent", "paid", "credits", "earned", "net")
 
 
@@ -151,7 +145,7 @@ def table_of(found: Sequence[ReservationAnswer]) -> str:
     hours = [
         (
             each["reservation"],
-            *(told(Number(n / HOUR_S, 1)) for n in _sums(each)),
+            *(told(Number(each[name] / HOUR_S, 1)) for name in GPU_SECONDS),
             told(Usd(each["paid_microusd"])),
             told(Usd(sum(each[name] for name in CREDITS))),
             told(Usd(each["earned_microusd"])),
@@ -163,16 +157,6 @@ def table_of(found: Sequence[ReservationAnswer]) -> str:
     sums = [words(f"money.col_{name}") for name in SUMS]
     first = table(heads, now, right=(4, 5, 6, 7, 8))
     return f"{first}\n\n{table(sums, hours, right=tuple(range(1, len(SUMS))))}"
-
-
-def _sums(each: ReservationAnswer) -> tuple[int, ...]:
-    return (
-        each["bought_gpu_s"],
-        each["used_gpu_s"],
-        each["idle_gpu_s"],
-        each["paused_gpu_s"],
-        each["lent_gpu_s"],
-    )
 
 
 def _quote_text(offered: ReserveQuoteAnswer) -> str:
@@ -214,8 +198,10 @@ VERBS = {
         (_add_window, AT_MOST, KEY, arg("--tenant"), CONSENT, DRY_RUN),
         buy,
     ),
-    "pause": Verb("brimful reserve pause r1\nbrimful reserve pause r1 --gpus 4", (NAME, GPUS), pause),
-    "resume": Verb("brimful reserve resume r1", (NAME, GPUS), resume),
+    "pause": Verb(
+        "brimful reserve pause r1\nbrimful reserve pause r1 --gpus 4", (NAME, GPUS), _change("pause")
+    ),
+    "resume": Verb("brimful reserve resume r1", (NAME, GPUS), _change("resume")),
     "return": Verb("brimful reserve return r1 --gpus 4 --yes", (NAME, GPUS, CONSENT, DRY_RUN), give_back),
     "extend": Verb(
         "brimful reserve extend r1 --hours 12 --yes", (NAME, HOURS, AT_MOST, KEY, CONSENT, DRY_RUN), extend

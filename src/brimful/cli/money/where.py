@@ -124,13 +124,9 @@ def _as_dict(place: Place) -> dict[str, Any]:
         name: getattr(place, name) / MICROUSD
         for name in ("compute", "egress", "restarts", "waiting", "total")
     }
+    names = ("provider", "region", "zone", "instance", "gpu", "gpus")
     return {
-        "provider": offer.provider,
-        "region": offer.region,
-        "zone": offer.zone,
-        "instance": offer.instance,
-        "gpu": offer.gpu,
-        "gpus": offer.gpus,
+        **{name: getattr(offer, name) for name in names},
         "spot": offer.is_spot,
         "usd_per_hour": offer.microusd_per_hour / MICROUSD,
         "hours": round(place.hours, 3),

@@ -32,7 +32,7 @@ from brimful.audit.said import (
 from brimful.audit.sweep import Swept, sweep
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput
 from brimful.files import write_whole
 from brimful.fleet.node import Node
 from brimful.language import (
@@ -42,11 +42,11 @@ from brimful.language import (
     Several,
     Usd,
     count,
-    os_words,
     say,
     told,
     words,
 )
+from brimful.language.failures import os_errors_as
 from brimful.language.printable import all_printable
 from brimful.scheduler.policies import DEFAULT, Policy, read_policy
 from brimful.sim.fleets import parse_fleet
@@ -267,10 +267,8 @@ def _sizes(
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with os_errors_as("language.cannot_write", path=path):
         write_whole(path, text)
-    except OSError as error:
-        raise WorldFailed(say("audit.cannot_write", path=path, error=os_words(error))) from error
 
 
 # -- for people --------------------------------------------------------------------------------------------
@@ -280,12 +278,9 @@ def _text(data: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     if "headline" in data:
         lines += [*_headline(data), "", _leaves(data), "", *_beside(data)]
-    for size in data.get("size", ()):
-        first, *rest = size_said(size)
-        lines += ["", *wrapped("", first), *(line for said in rest for line in wrapped("  ", said))]
-    for action in data.get("actions", ()):
-        first, *rest = action_said(action)
-        lines += ["", *wrapped("", first), *(line for said in rest for line in wrapped("  ", said))]
+    said = [*map(size_said, data.get("size", ())), *map(action_said, data.get("actions", ()))]
+    for first, *rest in said:
+        lines += ["", *wrapped("", first), *(line for each in rest for line in wrapped("  ", each))]
     return lines if "headline" in data else lines[1:]
 
 
@@ -310,12 +305,7 @@ def _leaves(data: dict[str, Any]) -> str:
         rows.append(
             [name, told(Number(leaf["gpu_h"], hours_digits(data))), told(Percent(leaf["share"], 2)), usd]
         )
-    header = [
-        words("audit.col_leaf"),
-        words("audit.col_gpu_h"),
-        words("audit.col_share"),
-        words("audit.col_usd"),
-    ]
+    header = [words(f"audit.col_{name}") for name in ("leaf", "gpu_h", "share", "usd")]
     if all(not row[3] for row in rows):
         rows, header = [row[:3] for row in rows], header[:3]
     return table(header, rows, right=range(1, len(header)))

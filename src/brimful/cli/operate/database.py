@@ -14,6 +14,7 @@ from brimful.cli.render import paint
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import Refused, WorldFailed
 from brimful.language import Size, count, say, told, words
+from brimful.language.failures import needs_package
 
 if TYPE_CHECKING:
     from brimful.adapters.stores.backup import Backup
@@ -22,17 +23,6 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # broken things of one promise
 SHOWN_ITEMS = 20
-
-
-@contextmanager
-def server_parts() -> Iterator[None]:
-    """Around imports of what `brimful[server]` installs."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise WorldFailed(
-            say("operate.server_not_installed", name=error.name), code="not_installed"
-        ) from error
 
 
 def add_database_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +39,7 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
     file = settings.folder / "brimful.db"
     if not make and not settings.database and not file.exists():
         raise WorldFailed(say("operate.no_database", folder=settings.folder), code="no_database")
-    with server_parts():
+    with needs_package("operate.server_not_installed"):
         from brimful.adapters.stores.sql import SqlStore
     if make:
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -134,19 +134,8 @@ def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
 def _server(folder: Path) -> Iterator[Client]:
     """A brimful of the demo's own: eight declared GPUs, any free port, gone when it ends."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
-    words = [
-        "--data",
-        str(folder),
-        "--port",
-        "0",
-        "--slots",
-        "8",
-        "--gpu",
-        "rtx-4070",
-        "--jobs-share-my-user",
-    ]
-    for name, value in SETTINGS.items():
-        words += [f"--{name.replace('_', '-')}", value]
+    given = {"data": folder, "port": 0, "slots": 8, "gpu": "rtx-4070", **SETTINGS}
+    words = ["--jobs-share-my-user", *(f"--{name.replace('_', '-')}={given[name]}" for name in given)]
     process = subprocess.Popen(
         [sys.executable, "-m", "brimful.cli.main", "up", "--json", *words],
         env=env,
@@ -159,12 +148,10 @@ def _server(folder: Path) -> Iterator[Client]:
     line = process.stdout.readline()
     try:
         try:
-            answer = json.loads(line)  # one line where it is up; an error is told on several
-        except ValueError:
-            try:
-                answer = json.loads(line + process.stdout.read())
-            except ValueError as error:
-                raise WorldFailed(say("operate.demo_not_started")) from error
+            # One line where it is up; an error is told on several.
+            answer = json.loads(line if line.startswith('{"') else line + process.stdout.read())
+        except ValueError as error:
+            raise WorldFailed(say("operate.demo_not_started")) from error
         if not answer["ok"]:
             raise WorldFailed(verbatim(answer["error"]["problem"]), hint=verbatim(answer["error"]["hint"]))
         from brimful.client.settings import read_settings

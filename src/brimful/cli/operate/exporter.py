@@ -10,8 +10,9 @@ from importlib import resources
 
 from brimful.cli.commands import Answer, integer
 from brimful.client.settings import LOOPBACK
-from brimful.errors import BadInput, WorldFailed
-from brimful.language import Plain, Quoted, os_words, say, words
+from brimful.errors import BadInput
+from brimful.language import Plain, Quoted, say, words
+from brimful.language.failures import needs_package, os_errors_as
 
 EXAMPLE = """brimful admin exporter
 brimful admin exporter --dashboard > brimful-grafana.json
@@ -30,12 +31,10 @@ def run(args: argparse.Namespace) -> Answer:
     if args.dashboard:
         text = (resources.files("brimful.meter") / "grafana.json").read_text(encoding="utf-8")
         return Answer(json.loads(text), text.rstrip())
-    try:
+    with needs_package("gpu.exporter_needs"):
         from prometheus_client import start_http_server
 
         from brimful.meter.exporter import as_text, registry
-    except ModuleNotFoundError as error:
-        raise WorldFailed(say("gpu.exporter_needs", name=error.name), code="not_installed") from error
     from brimful.meter.machine import Looker
 
     if args.host not in LOOPBACK:
@@ -46,12 +45,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.once or args.json:
         text = as_text(looker)
         return Answer({"text": text}, text.rstrip())
-    try:
+    with os_errors_as("gpu.cannot_listen", host=args.host, port=Plain(args.port)):
         server, thread = start_http_server(args.port, addr=args.host, registry=registry(looker))
-    except OSError as error:
-        raise WorldFailed(
-            say("gpu.cannot_listen", host=args.host, port=Plain(args.port), error=os_words(error))
-        ) from error
     url = f"http://{args.host}:{args.port}/metrics"
     sys.stderr.write(words("operate.exporter_at", url=url) + "\n")
     try:

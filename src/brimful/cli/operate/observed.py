@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", default=DEFAULT)
 
 
-def _money(sooner_s: float, saved_usd: float | None) -> list[str]:
+def _money(sooner_s: float, saved_usd: float | None) -> str:
     """What the fleet costs in the time by which the same work would have been done sooner."""
     if saved_usd is None:
-        return [words("operate.observed_no_price")]
+        return words("operate.observed_no_price")
     code = "operate.observed_saved" if saved_usd > 0 else "operate.observed_not_saved"
-    return [words(code, sooner=Seconds(abs(sooner_s)), usd=Usd(round(abs(saved_usd) * MICROUSD)))]
+    return words(code, sooner=Seconds(abs(sooner_s)), usd=Usd(round(abs(saved_usd) * MICROUSD)))
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> Answer:
             policy=args.policy,
             wait=Seconds(would_s),
         ),
-        *_money(sooner_h * HOUR_S, saved_usd),
+        _money(sooner_h * HOUR_S, saved_usd),
         words("operate.observed_audit", record=folder / FACTS),
     ]
     return Answer(data, "\n".join(lines))

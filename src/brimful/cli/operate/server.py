@@ -6,11 +6,11 @@ import argparse
 from dataclasses import fields
 
 from brimful.cli.commands import Answer, Verb
-from brimful.cli.operate.database import server_parts
 from brimful.cli.options import arg
 from brimful.client.client import Client
 from brimful.client.settings import Settings, read_settings
 from brimful.language import Plain, Seconds, say, told, words
+from brimful.language.failures import needs_package
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
 
 def up(args: argparse.Namespace) -> Answer:
     settings = read_settings({each.name: getattr(args, each.name) for each in fields(Settings)})
-    with server_parts():
+    with needs_package("operate.server_not_installed"):
         from brimful.server.run.main import serve
     serve(settings, as_json=args.json)
     return Answer(None, "")

@@ -25,11 +25,11 @@ from brimful.language import (
     Seconds,
     Sentence,
     count,
-    os_words,
     say,
     told,
     words,
 )
+from brimful.language.failures import needs_package, os_errors_as
 from brimful.market.pools import decided_by_bids, market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
@@ -264,10 +264,8 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
     from brimful.sim.charts import page
 
     text = page(title, outcomes, runs)
-    try:
+    with os_errors_as("language.cannot_write", path=path):
         write_whole(path, text)
-    except OSError as error:
-        raise WorldFailed(say("sim.cannot_write", path=path, error=os_words(error))) from error
 
 
 def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
@@ -280,10 +278,8 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
     policies = list(dict.fromkeys(args.policy or ["brim"]))
     if unknown := [policy for policy in policies if policy not in FILL_POLICIES]:
         raise BadInput(say("sim.fill_policy_unknown", policy=unknown[0], known=", ".join(FILL_POLICIES)))
-    try:
+    with needs_package("sim.fill_needs_numpy"):
         from brimful.sim.fill import fill, gpu_types_of, workload_of
-    except ImportError as error:
-        raise WorldFailed(say("sim.fill_needs_numpy"), code="not_installed") from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
     note = say("sim.unfit_tasks", tasks=count("task", workload.unfit))
     if workload.unfit and note not in trace.notes:
@@ -525,17 +521,14 @@ def _size_table(runs: Runs) -> str:
     return table(header, rows, right=range(1, len(header)))
 
 
-def _time(hours: float | None) -> str:
-    return words("sim.none") if hours is None else told(Seconds(hours * HOUR_S))
+Shown = Callable[[float | None], str]
 
 
-def _usd(dollars: float | None) -> str:
-    return words("sim.none") if dollars is None else f"${dollars:,.2f}"
+def _or_none(show: Callable[[float], str]) -> Shown:
+    return lambda value: words("sim.none") if value is None else show(value)
 
 
-def _times(value: float | None) -> str:
-    return words("sim.none") if value is None else f"{told(Number(value, 2))}x"
-
-
-def _share(value: float | None) -> str:
-    return words("sim.none") if value is None else f"{told(Number(100 * value, 1))}%"
+_time: Shown = _or_none(lambda hours: told(Seconds(hours * HOUR_S)))
+_usd: Shown = _or_none(lambda dollars: f"${dollars:,.2f}")
+_times: Shown = _or_none(lambda value: f"{told(Number(value, 2))}x")
+_share: Shown = _or_none(lambda value: f"{told(Number(100 * value, 1))}%")

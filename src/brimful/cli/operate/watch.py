@@ -13,8 +13,8 @@ from pathlib import Path
 from brimful.cli.commands import Answer, integer
 from brimful.cli.render import bar, live, paint, spark, wrapped
 from brimful.diagnose.slow import why_line
-from brimful.errors import WorldFailed
-from brimful.language import Number, Plain, Seconds, Size, count, os_words, say, told, tongue, words
+from brimful.language import Number, Plain, Seconds, Size, count, told, tongue, words
+from brimful.language.failures import os_errors_as
 from brimful.language.printable import printable
 from brimful.meter.machine import Holder, Looker, Machine, SeenGpu
 from brimful.meter.nvml import meaning, problem_said, throttle_said
@@ -79,11 +79,8 @@ def write(path: Path | None, machine: Machine) -> None:
     """The looks at the cards, for `brimful why-slow`: it knows by them whether a clock was held down."""
     if path is None:
         return
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(as_line(card.sample) + "\n" for card in machine.cards)
-    except OSError as error:
-        raise WorldFailed(say("operate.watch_cannot_write", path=path, error=os_words(error))) from error
+    with os_errors_as("language.cannot_write", path=path), path.open("a", encoding="utf-8") as file:
+        file.writelines(as_line(card.sample) + "\n" for card in machine.cards)
 
 
 def remember(history: History, machine: Machine) -> None:

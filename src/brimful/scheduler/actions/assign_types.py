@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from brimful.fleet.state import JobState, Pool
+from brimful.fleet.sharing import tenants
+from brimful.fleet.state import JobState, Lease, Pool
 from brimful.language import say
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.placing.assign import assign
@@ -51,15 +52,26 @@ def assign_types(cycle: Cycle) -> None:
             continue
         slot = fleet.capacity.by_name.get(lease.node)
         here = fleet.nodes[lease.node].pool if slot is None else slot.pool
-        if pool == here or here in cycle.draft.sold:
+        if here in cycle.draft.sold or _stays(cycle, lease, targets, here):
             continue  # in a market pool, the market keeps whom it has chosen
         if pool is not None:
             starting.append(name)
         why = say("scheduler.makes_room") if pool is None else say("scheduler.moves_to", where=pool.gpu)
         if pool is None and books is not None:
             why = books.gives_back(fleet.jobs[name].job) or why
-        cycle.stop(lease, why)
+        cycle.stop(lease, why, beside=False)
     cycle.targets, cycle.review = targets, Review(at_s=now_s, targets=targets, starting=tuple(starting))
+
+
+def _stays(cycle: Cycle, lease: Lease, targets: Mapping[str, Pool | None], here: Pool) -> bool:
+    """Whether it keeps its GPU. Of two who share one, who should wait stays beside who keeps it; where both
+    are to have one of this type, the second gets another."""
+    pool = targets[lease.job]
+    pair = tenants(cycle.fleet, lease) if lease.may_share else [lease]
+    others = [targets.get(each.job) for each in pair if each is not lease]
+    if here not in others:
+        return pool == here
+    return pool is None or (pool == here and pair[0] is lease)
 
 
 def place_by_type(cycle: Cycle) -> None:

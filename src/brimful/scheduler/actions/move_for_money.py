@@ -61,6 +61,10 @@ def _cheaper(cycle: Cycle, shop: Shop, state: JobState, lease: Lease) -> tuple[O
     here = shop.weigh_staying(state, lease, machine)
     best: tuple[Opening, Place] | None = None
     for pool, opening in shop.openings(state).items():
+        if opening.microusd_per_hour * here.hours * (lease.speed or 1.0) >= here.total * state.job.rate(
+            pool.gpu
+        ):
+            continue  # its price alone comes to more
         if pool == machine.pool or pool.site == _evicted_at(cycle, state) or not _in_time(cycle, state, pool):
             continue
         there = shop.weigh(state, opening)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brimful.errors import Said
-from brimful.fleet.cloud import Machine
+from brimful.fleet.cloud import NOT_USABLE, Machine
 from brimful.fleet.events import NodeOrdered, NodeReturned, Parts
 from brimful.fleet.lease import OVER
 from brimful.fleet.state import JobState, Pool
@@ -83,7 +83,7 @@ def give_back(cycle: Cycle) -> None:
             continue
         gives_up_s = _gives_up_s(machine)
         if gives_up_s is not None and gives_up_s <= cycle.now_s:
-            _return(cycle, machine, "scheduler.node_not_usable")
+            _return(cycle, machine, NOT_USABLE)
             continue
         if gives_up_s is not None:
             shop.look_at(gives_up_s)

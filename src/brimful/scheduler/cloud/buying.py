@@ -5,8 +5,8 @@ Pure: offers, machines and prices are in the fleet's fold of the log; the operat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -35,6 +35,9 @@ class Buying:
 
     hourly_microusd: int | None = None  # all nodes of providers together; None: no cap
     monthly_microusd: int | None = None  # a calendar month, UTC
+    hourly_of: Mapping[str, int] = field(
+        default_factory=dict
+    )  # providers that have an hourly cap of their own
     keep_s: int | None = None  # an idle node is kept so long; None: as long as a new one takes to start
     rest_s: int = HOUR_S  # a job that has just begun somewhere is not moved for money so long
     dry_run: bool = False  # orders are reported, not placed
@@ -75,6 +78,10 @@ class Shop:
             if offer.site not in unreachable and trouble_with(offer.provider) not in unreachable:
                 self._for_sale.setdefault(offer.pool, []).append(offer)
         self._hourly = fleet.cloud.hourly_microusd()
+        self._hourly_of = dict.fromkeys(buying.hourly_of, 0)
+        for machine in fleet.cloud.machines.values():
+            if machine.offer.provider in self._hourly_of:
+                self._hourly_of[machine.offer.provider] += machine.microusd_per_hour
         self._in_month = fleet.cloud.owed_in_month(now_s) + sum(
             map(self._ahead, fleet.cloud.machines.values())
         )
@@ -92,8 +99,22 @@ class Shop:
                 if (opening := _cheapest(job, pool, offers)) is not None
             }
         if state.avoid_site and self.now_s < state.avoid_until_s:
-            return {pool: each for pool, each in found.items() if pool.site != state.avoid_site}
-        return found
+            found = {pool: each for pool, each in found.items() if pool.site != state.avoid_site}
+        return self._within_own_caps(state, found) if self._hourly_of else found
+
+    def _within_own_caps(self, state: JobState, found: dict[Pool, Opening]) -> dict[Pool, Opening]:
+        """Without providers that may not make so much more; where none is left, the job is told why."""
+        over = {pool: said for pool, each in found.items() if (said := self._over_own_cap(each)) is not None}
+        if over and len(over) == len(found):
+            self.refusals[state.job.job] = over[min(over)]
+        return {pool: each for pool, each in found.items() if pool not in over}
+
+    def _over_own_cap(self, opening: Opening) -> Said | None:
+        name, more = opening.offer.provider, opening.microusd_per_hour
+        now, cap = self._hourly_of.get(name, 0), self.buying.hourly_of.get(name)
+        if cap is None or now + more <= cap:
+            return None
+        return say("scheduler.over_provider_cap", provider=name, cap=Usd(cap), now=Usd(now), more=Usd(more))
 
     def why(self, state: JobState) -> Said | None:
         """What a waiting job is told about nodes: they are on their way, or why none was ordered."""
@@ -193,6 +214,8 @@ class Shop:
     def over_cap(self, opening: Opening) -> Said | None:
         """Why these nodes may not be ordered, or None: then they count from here on."""
         buying, hourly = self.buying, opening.microusd_per_hour
+        if (over := self._over_own_cap(opening)) is not None:
+            return over
         if buying.hourly_microusd is not None and self._hourly + hourly > buying.hourly_microusd:
             return say(
                 "scheduler.over_hourly_cap",
@@ -214,6 +237,8 @@ class Shop:
     def take(self, opening: Opening) -> None:
         """They are ordered: the next one sees what is left of the caps."""
         self._hourly += opening.microusd_per_hour
+        if opening.offer.provider in self._hourly_of:
+            self._hourly_of[opening.offer.provider] += opening.microusd_per_hour
         self._in_month += opening.microusd_per_hour * max(
             opening.offer.least_s, opening.offer.quantum_s, USEFUL_S
         )
@@ -224,6 +249,11 @@ class Shop:
         machines = [each for each in self.fleet.cloud.machines.values() if each.returned_s is None]
         machines.sort(key=lambda each: (each.microusd_per_hour, each.node))
         going: list[Machine] = []
+        for name, cap in buying.hourly_of.items():
+            own = [each for each in machines if each.offer.provider == name]
+            while own and sum(each.microusd_per_hour for each in own) > cap:
+                going.append(own.pop())
+                machines.remove(going[-1])
         hourly = sum(each.microusd_per_hour for each in machines)
         if buying.hourly_microusd is not None:
             while machines and hourly > buying.hourly_microusd:

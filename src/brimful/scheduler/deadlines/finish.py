@@ -30,7 +30,7 @@ from brimful.fleet.memory import too_small
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Seconds, Sentence, Usd, say
 from brimful.market.pools import limit_of
-from brimful.market.spells import Spells, spells_of
+from brimful.market.spells import Following, Spells, follow, spells_of
 from brimful.scheduler.cloud.buying import Opening, Shop
 from brimful.scheduler.deadlines.claims import Claims
 from brimful.scheduler.deadlines.programme import (
@@ -38,7 +38,6 @@ from brimful.scheduler.deadlines.programme import (
     Programme,
     Seen,
     Task,
-    hops_per_hour,
     uniform_progress,
 )
 from brimful.scheduler.draft import Draft
@@ -47,11 +46,11 @@ from brimful.scheduler.placing.pools import allowed_pools
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
 
-LEARN_S = 24 * HOUR_S  # what is believed of spot is renewed so often
+LEARN_S = 4 * HOUR_S  # what is believed of spot is renewed so often
 # From one look to the next: a two-hundredth of the time there was, within these.
 LOOK_S = (10, 300)
 # So many programmes are asked by one decision, for the jobs due first; whoever needs another just keeps pace.
-# A programme takes up to 0.1 s once a day and 4 MB; jobs with about as much work and time left share it.
+# A programme takes up to 0.1 s each time and 4 MB; jobs with about as much work and time left share it.
 PROGRAMMES = 32
 STEPS = 256
 # Nobody lets spot stand idle for hours to save a cent; it is also more than the grid of the programme errs.
@@ -115,6 +114,9 @@ def finish(
         lease = state.open_lease
         if state.phase not in ("waiting", "running"):
             continue  # it starts, stops or is on hold: the next look sees what came of it
+        if shop is not None and (verdict := _stays(state, fleet, draft, rules, shop, now_s=now_s)):
+            done.verdicts[state.job.job] = verdict
+            continue
         case = _case(state, fleet, draft, rules, prices, now_s=now_s, shop=shop)
         if case is None:
             continue
@@ -261,17 +263,17 @@ class _Case:
         )
         if task.spot_usd_per_hour >= task.on_demand_usd_per_hour:
             return "on_demand"
-        pools = tuple(self.spot)
-        together = self.records.together(pools)
-        is_up = bool(self.up)
-        as_recorded = is_up == bool(len(together) % 2)  # it may be there and full
+        pools, is_up = tuple(self.spot), bool(self.up)
+        # Of the zone that would be taken; of all together where none has any.
+        changes = self.fleet.spot[self._best_zone()].changes if is_up else self.records.together(pools)
+        as_recorded = is_up == bool(len(changes) % 2)  # it may be there and full
         seen = Seen(
             left_s=self.left_s,
             work_s=self.work_s,
             held="on_demand" if self.held == "firm" else self.held,
             setup_s=0.0 if lease is None else max(0, lease.setup_s - lease.billed_s(self.now_s)),
             is_up=is_up,
-            age_s=max(0, self.now_s - together[-1]) if as_recorded and together else 0.0,
+            age_s=max(0, self.now_s - changes[-1]) if as_recorded and changes else 0.0,
         )
         if seen.held == "spot" and (self.here_hourly - self.firm_hourly) * self.work_s > (
             self.firm_hourly * task.restart_s
@@ -427,6 +429,41 @@ def _case(
     )
 
 
+def _stays(
+    state: JobState, fleet: Fleet, draft: Draft, rules: Rules, shop: Shop, *, now_s: int
+) -> Verdict | None:
+    """The verdict on most jobs at most looks, without a case: it runs on bought spot and has time to spare.
+
+    Its slack is the same at the next look, since it works, so nobody has to look before something happens.
+    None: somebody has to look closer.
+    """
+    job, lease = state.job, state.open_lease
+    machine = None if lease is None else fleet.cloud.machines.get(lease.node)
+    if lease is None or machine is None or machine.pool.tier != "spot" or machine.pool in draft.sold:
+        return None
+    left_s = state.remaining_s(now_s)
+    if not left_s or not job.checkpoint_interval_s or job.budget_microusd is not None or not lease.speed:
+        return None
+    firm = [(pool, each) for pool, each in shop.openings(state).items() if pool.tier != "spot"]
+    if not firm:
+        return None
+    slowest = min([lease.speed, *(job.rate(pool.gpu) for pool, _ in firm)])
+    if job.within not in ONE_NODE and job.gpus > 1:
+        slowest *= min(1.0, job.spread_rate)
+    dearest = machine.microusd_per_hour * len(lease.parts) / lease.speed
+    if any(each.microusd_per_hour / job.rate(pool.gpu) <= dearest for pool, each in firm):
+        return None
+    assert job.deadline_s is not None
+    lead_s = max(each.offer.lead_s for _, each in firm)
+    net_s = left_s / slowest + job.checkpoint_interval_s + 2 * job.checkpoint_cost_s
+    if job.deadline_s - now_s - LOOK_S[1] - rules.grace_s - lead_s < net_s:
+        return None
+    slack = Seconds(job.deadline_s - now_s - left_s / lease.speed)
+    spot, dear = Usd(int(dearest)), Usd(int(min(each.microusd_per_hour for _, each in firm)))
+    why = say("scheduler.moves_to_spot", spot=spot, firm=dear, slack=slack)
+    return Verdict("spot", (machine.pool,), why)
+
+
 def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
     """Spot pools it could use at a price it accepts, those that are away just now too."""
     limit = job.limit_microusd_per_gpu_hour
@@ -547,10 +584,13 @@ def _rounded_up(seconds: float) -> float:
 
 @lru_cache(maxsize=2 * PROGRAMMES)
 def _programme(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Programme:
-    """Solved once a day for each job; what was seen after `until_s` does not count yet."""
-    together = _spells(tuple(_together(zones)), until_s)
-    hops = hops_per_hour(together, [_spells(zone, until_s) for zone in zones])
-    return Programme(task, together, tick_s=look_s, hops_per_hour=hops, steps=STEPS, wait_gain=WAIT_GAIN)
+    """Solved once in `LEARN_S` for each job; what was seen after `until_s` does not count yet."""
+    return Programme(task, _following(zones, until_s), tick_s=look_s, steps=STEPS, wait_gain=WAIT_GAIN)
+
+
+@lru_cache(maxsize=8)
+def _following(zones: tuple[tuple[int, ...], ...], until_s: int) -> Following:
+    return follow(zones, until_s=until_s)
 
 
 @lru_cache(maxsize=2 * PROGRAMMES)

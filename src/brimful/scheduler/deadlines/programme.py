@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from brimful.errors import WorldFailed
 from brimful.language import say
-from brimful.market.spells import AGES_S, Spells, age_of
+from brimful.market.spells import AGES_S, Following, Spells, age_of
 from brimful.units import HOUR_S
 
 Held = Literal["none", "spot", "on_demand"]
@@ -45,7 +45,7 @@ class Task:
 
 
 class Seen(NamedTuple):
-    """The situation at one look. With several zones: of all of them together."""
+    """The situation at one look. With several zones: of the one that would be taken, or of having none."""
 
     left_s: float  # until the deadline
     work_s: float  # still to be done
@@ -101,42 +101,54 @@ class _Table:
         self._values: memoryview[float] = memoryview(values.astype("float32").ravel())
         self._step_s = step_s
 
-    def at(self, state: int, left_s: float, work_s: float) -> float:
-        """Between the nearest points of the grid. Along slack and work: running changes only the latter."""
+    def at(self, chances: Sequence[float], left_s: float, work_s: float) -> float:
+        """The mean over states, between the nearest points of the grid.
+
+        Along slack and work: running changes only the latter.
+        """
         if work_s <= 0:
             return 0.0
         x, y = max(0.0, left_s - work_s) / self._step_s, work_s / self._step_s
         i, j = min(int(x), self._slacks - 2), int(y)
         x, y = min(x - i, 1.0), y - j
-        a = (state * self._slacks + i) * self._works + j
-        b, v = a + self._works, self._values
-        cost: float = (1 - x) * ((1 - y) * v[a] + y * v[a + 1]) + x * ((1 - y) * v[b] + y * v[b + 1])
+        v, works, size = self._values, self._works, self._slacks * self._works
+        a, cost = i * works + j, 0.0
+        for chance in chances:
+            if chance:
+                b = a + works
+                near, far = (1 - y) * v[a] + y * v[a + 1], (1 - y) * v[b] + y * v[b + 1]
+                cost += chance * ((1 - x) * near + x * far)
+            a += size
         return cost
+
+
+class _Chances(NamedTuple):
+    """Over a tick, or over a start: from each state to each; what is held is kept, at each age, or lost."""
+
+    moves: list[list[float]]
+    keeps: list[list[float]]
+    loses: list[list[float]]
 
 
 class Programme:
     """The programme for one task and one belief about spells: solved once, then looked up.
 
-    `tick_s`: from one look at the market to the next. `hops_per_hour`: how often a held instance is lost
-    while another zone still has spot. `wait_gain`: spot that is there is not left waiting for less than this
-    share of the expected cost.
+    `tick_s`: from one look at the market to the next. `wait_gain`: spot that is there is not left waiting for
+    less than this share of the expected cost.
     """
 
     def __init__(
         self,
         task: Task,
-        spells: Spells,
+        following: Following,
         *,
         tick_s: float,
-        hops_per_hour: float = 0.0,
         steps: int = STEPS,
         wait_gain: float = 0.0,
     ) -> None:
         self.wait_gain = wait_gain
         self.task, self.tick_s = task, tick_s
-        self._idle, self._running, self._begun_demand, self._begun_spot = _solve(
-            task, spells, hops_per_hour, tick_s, steps
-        )
+        self._none, self._held, self._demand, self._look, self._start = _solve(task, following, tick_s, steps)
 
     def decide(self, seen: Seen) -> Held:
         """What costs least, until the next look and the expected rest together, of what is safe."""
@@ -148,12 +160,13 @@ class Programme:
         least = self._on_demand_cost(seen, state)
         if seen.is_up and is_safe(task, seen, "spot", tick_s=tick_s):
             cost = task.spot_usd_per_hour * task.restart_s / HOUR_S
-            cost += self._begun_spot.at(state - _N, seen.left_s - task.restart_s, seen.work_s)
+            cost += self._held.at(self._start.keeps[state - _N], seen.left_s - task.restart_s, seen.work_s)
+            cost += self._none.at(self._start.loses[state - _N], seen.left_s - task.restart_s, seen.work_s)
             if cost < least:
                 choice, least = "spot", cost
         if is_safe(task, seen, "none", tick_s=tick_s):
             # Until the next look spot may come or go; to take it as unchanged would put every start off.
-            cost = self._idle.at(state, seen.left_s - tick_s, seen.work_s)
+            cost = self._none.at(self._look.moves[state], seen.left_s - tick_s, seen.work_s)
             if cost < (least * (1 - self.wait_gain) if choice == "spot" else least):
                 choice = "none"
         return choice
@@ -162,16 +175,19 @@ class Programme:
         task = self.task
         if seen.held != "on_demand":
             start = task.on_demand_usd_per_hour * task.restart_s / HOUR_S
-            return start + self._begun_demand.at(state, seen.left_s - task.restart_s, seen.work_s)
+            return start + self._demand.at(
+                self._start.moves[state], seen.left_s - task.restart_s, seen.work_s
+            )
         ran_s = max(self.tick_s, seen.setup_s)
         done_s = min(seen.work_s, ran_s - seen.setup_s)
-        rest = self._running.at(state, seen.left_s - ran_s, seen.work_s - done_s)
+        rest = self._demand.at(self._look.moves[state], seen.left_s - ran_s, seen.work_s - done_s)
         return task.on_demand_usd_per_hour * (seen.setup_s + done_s) / HOUR_S + rest
 
 
-def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float, steps: int) -> list[_Table]:
-    """Expected cost to the end after: a tick without anything, a tick on demand, a start on demand, a start
-    of spot.
+def _solve(
+    task: Task, following: Following, tick_s: float, steps: int
+) -> tuple[_Table, _Table, _Table, _Chances, _Chances]:
+    """Expected cost to the end with nothing, spot and on-demand; and chances over a tick and over a start.
 
     The programme itself is over holding nothing, spot or on-demand, backwards in steps of time. States are
     (away, there) x age. Where on-demand has to start now or never, its cost to the end stands, since that is
@@ -183,9 +199,10 @@ def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float, step
     setup = round(task.restart_s / step_s)
     spot, demand = (rate * step_s / HOUR_S for rate in (task.spot_usd_per_hour, task.on_demand_usd_per_hour))
     begin_spot, begin_demand = (price * task.restart_s / step_s for price in (spot, demand))
-    rates = np.array(_rates(spells))
-    moves, keeps, loses = _over(np, rates, hops_per_hour, step_s)
-    begun, kept, lost = _over(np, rates, hops_per_hour, task.restart_s)
+    rates = np.array(_rates(following))
+    losses = np.array(following.spells.per_hour(is_up=True))[:, None] * np.array(following.after)[:, 1:]
+    moves, keeps, loses = _over(np, rates, losses, step_s)
+    begun, kept, lost = _over(np, rates, losses, task.restart_s)
     work = np.arange(works)
     forced, forced_running = demand * work + begin_demand, demand * work
     forced[0] = 0.0
@@ -212,14 +229,12 @@ def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float, step
     # By slack instead of time left, which is where one looks.
     slack = np.arange(times - works + 1)[:, None] + work
     none, held, on_demand = (table[slack, :, work].transpose(2, 0, 1) for table in (none, held, on_demand))
-    look = _over(np, rates, hops_per_hour, tick_s)[0]
-    after = (
-        np.tensordot(look, none, 1),
-        np.tensordot(look, on_demand, 1),
-        np.tensordot(begun, on_demand, 1),
-        np.tensordot(kept, held, 1) + np.tensordot(lost, none, 1),
+    tables = [_Table(values, step_s) for values in (none, held, on_demand)]
+    look, start = (
+        _Chances(*(each.tolist() for each in _over(np, rates, losses, seconds)))
+        for seconds in (tick_s, task.restart_s)
     )
-    return [_Table(values, step_s) for values in after]
+    return tables[0], tables[1], tables[2], look, start
 
 
 def _after_work(expected: Any, cost: float) -> Any:  # noqa: ANN401 - an array
@@ -229,13 +244,13 @@ def _after_work(expected: Any, cost: float) -> Any:  # noqa: ANN401 - an array
     return after
 
 
-def _over(np: Any, rates: Any, hops_per_hour: float, seconds: float) -> tuple[Any, Any, Any]:  # noqa: ANN401
+def _over(np: Any, rates: Any, losses: Any, seconds: float) -> tuple[Any, Any, Any]:  # noqa: ANN401
     """Chances over so long: from any state to any; from a state with spot, that what is held is still held at
-    each age, or lost and the market then in each state.
+    each age, or lost and the market then in each state. `losses`: those after which another zone has spot.
     """
     hours = seconds / HOUR_S
     moves = _exponential(np, rates * hours)
-    keeps = _exponential(np, (rates[_N:, _N:] - hops_per_hour * np.eye(_N)) * hours)
+    keeps = _exponential(np, (rates[_N:, _N:] - losses) * hours)
     loses = moves[_N:].copy()
     loses[:, _N:] -= keeps
     return moves, keeps, np.maximum(loses, 0.0)
@@ -254,29 +269,29 @@ def _exponential(np: Any, matrix: Any) -> Any:  # noqa: ANN401 - a module, array
     return np.maximum(total, 0.0)
 
 
-def _rates(spells: Spells) -> list[list[float]]:
+def _rates(following: Following) -> list[list[float]]:
     """From (state, age) to (state, age), per hour: a spell ends, or grows into the next age.
 
-    It grows at the rate at which just as many get there as would at a constant chance of an end.
+    It grows at the rate at which just as many get there as would at a constant chance of an end. A zone that
+    goes may leave another one, of another age.
     """
     rows = []
     for is_up in (False, True):
-        for age, chance in enumerate(spells.per_hour(is_up=is_up)):
+        for age, chance in enumerate(following.spells.per_hour(is_up=is_up)):
             row = [0.0] * (2 * _N)
-            row[_N * (not is_up)] = chance
+            if is_up:
+                row[0], *row[_N:] = (chance * each for each in following.after[age])
+            else:
+                row[_N] = chance
+            out = chance
             if age + 1 < _N:
                 width = (AGES_S[age + 1] - AGES_S[age]) / HOUR_S
-                row[_N * is_up + age + 1] = chance / expm1(chance * width)
-            row[_N * is_up + age] = -sum(row)
+                grows = chance / expm1(chance * width)
+                row[_N * is_up + age + 1] += grows
+                out += grows
+            row[_N * is_up + age] -= out
             rows.append(row)
     return rows
-
-
-def hops_per_hour(together: Spells, zones: Sequence[Spells]) -> float:
-    """How much more often a zone loses spot than all zones together do."""
-    if len(zones) == 1:
-        return 0.0
-    return max(0.0, min(zone.losses_per_hour() for zone in zones) - together.losses_per_hour())
 
 
 def best_zone(zones: Sequence[int], ages_s: Sequence[float], spells: Sequence[Spells]) -> int:

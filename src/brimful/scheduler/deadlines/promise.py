@@ -5,14 +5,18 @@ At no moment do the slots of a pool ask for more than it has. So whoever was pro
 slot begins, from jobs that were promised nothing. It may run before, anywhere; what it keeps of that makes
 its slot begin later, never earlier, and so no promise is broken by another one.
 
-A promise needs a bound of the run time: predicted work, or a longest run. Leaves out: nodes that fail, gangs
-that must be on one node beside promised jobs that are scattered over all of them (whole nodes are counted for
-them), quotas, arrays, jobs that come after others, and fleets with spot, where `finish.py` plans. Pure.
+A promise needs a bound of the run time: predicted work, or a longest run. Without one the slot has room for
+nine in ten of the jobs most like it (`fleet/odds.py`), and the promise says how likely it is kept.
+
+Leaves out: nodes that fail, gangs that must be on one node beside promised jobs that are scattered over all
+of them (whole nodes are counted for them), quotas, arrays, jobs that come after others, and fleets with spot,
+where `finish.py` plans. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -21,6 +25,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Pool
+from brimful.fleet.odds import SURE, run_of
 from brimful.fleet.state import Fleet
 from brimful.scheduler.placing.place import ONE_NODE
 from brimful.scheduler.rules import Rules
@@ -57,15 +62,41 @@ def answer(
         return None
     if fleet.spot or fleet.queues or not fleet.capacity.pools:  # no node has been seen yet
         return None
+    taken = [*beside, *(slot for _, slot in slots(fleet, rules, now_s=now_s))]
+    if _is_bounded(job, rules):
+        return _told(fleet, rules, job, taken, now_s=now_s, sold=sold)[0]
+    alike = _alike(fleet, job, now_s=now_s)
+    work_s = next((length_s for length_s, likely in alike if likely >= SURE), None)
+    if work_s is None:
+        return None
+    told, pool = _told(fleet, rules, job, taken, now_s=now_s, sold=sold, work_s=work_s)
+    room_s = work_s
+    if pool is not None and told.done_by_s is not None and fleet.capacity.pools[pool].free >= job.gpus:
+        # It can begin at once, and then has all the time until its deadline.
+        room_s = (told.done_by_s - now_s - _spare_s(job, rules)) * _rate(job, pool)
+    by_lengths = max((likely for length_s, likely in alike if length_s <= room_s), default=SURE)
+    chance = fleet.odds.corrected(by_lengths, now_s=now_s)
+    return replace(told, work_s=work_s, by_lengths=by_lengths, chance=chance)
+
+
+def _told(
+    fleet: Fleet,
+    rules: Rules,
+    job: Job,
+    taken: Sequence[Slot],
+    *,
+    now_s: int,
+    sold: Collection[Pool],
+    work_s: float | None = None,
+) -> tuple[DeadlineAnswered, Pool | None]:
+    """What is said of it, and the pool of its slot; `work_s`: what the slot is to have room for."""
+    assert job.deadline_s is not None
     best: tuple[float, int, Pool] | None = None  # the slot that begins last
     earliest_s = inf
     for pool in fleet.capacity.pools:
-        run_s = _longest_s(job, pool, rules, done=0.0, ran_s=0.0)
-        if run_s is None:
-            return None
         if pool in sold or not _could_run(fleet, job, pool):
             continue
-        taken = [*beside, *(slot for _, slot in slots(fleet, rules, now_s=now_s))]
+        run_s = _longest_s(job, pool, rules, work_s=work_s)
         # What a provider made for somebody is theirs, and goes again.
         bought = sum(each.order.gpus for each in fleet.cloud.machines.values() if each.pool == pool)
         spare = fleet.capacity.pools[pool].gpus - bought - _counted(fleet, job, pool)
@@ -80,9 +111,9 @@ def answer(
                     best = (ends_s - need_s, int(ends_s), pool)
     if best is None:
         done_by_s = None if earliest_s == inf else ceil(earliest_s)
-        return DeadlineAnswered(at_s=now_s, job=job.job, done_by_s=done_by_s)
+        return DeadlineAnswered(at_s=now_s, job=job.job, done_by_s=done_by_s), None
     _, ends_s, pool = best
-    return DeadlineAnswered(
+    told = DeadlineAnswered(
         at_s=now_s,
         job=job.job,
         is_promised=True,
@@ -91,6 +122,7 @@ def answer(
         gpu=pool.gpu,
         tier=pool.tier,
     )
+    return told, pool
 
 
 def slots(fleet: Fleet, rules: Rules, *, now_s: int) -> Iterator[tuple[JobState, Slot]]:
@@ -112,9 +144,7 @@ def slot_of(
     pool = Pool(site=told.site, gpu=told.gpu, tier=told.tier)
     if not told.is_promised or told.done_by_s is None or pool not in fleet.capacity.pools:
         return None
-    left_s = _longest_s(job, pool, rules, done=done, ran_s=ran_s)
-    if left_s is None:
-        return None
+    left_s = _longest_s(job, pool, rules, work_s=told.work_s, done=done, ran_s=ran_s)
     begins_s = told.done_by_s - left_s - _spare_s(job, rules)
     return Slot(pool, _counted(fleet, job, pool), begins_s, told.done_by_s)
 
@@ -138,16 +168,39 @@ def _gaps(taken: Sequence[Slot], spare: int, *, now_s: int) -> Iterator[tuple[fl
     yield from_s, inf  # all slots end
 
 
-def _longest_s(job: Job, pool: Pool, rules: Rules, *, done: float, ran_s: float) -> float | None:
-    """How long it may still run there, by what was predicted or by its longest run; None: nobody knows."""
+def _alike(fleet: Fleet, job: Job, *, now_s: int) -> list[tuple[float, float]]:
+    """How long jobs like it were, and the chance that it is no longer than each."""
+    going = [
+        run_of(s.job, submitted_s=s.submitted_s, work_s=done, is_over=False)
+        for s in fleet.due.values()
+        if (done := _secured(s, now_s=now_s)) > 0
+    ]
+    asked = run_of(job, submitted_s=now_s, work_s=0.0, is_over=False)
+    return fleet.odds.like(asked, going)
+
+
+def _is_bounded(job: Job, rules: Rules) -> bool:
+    return job.max_run_s is not None or (rules.known and job.predicted_work_s is not None)
+
+
+def _longest_s(
+    job: Job, pool: Pool, rules: Rules, *, work_s: float | None, done: float = 0.0, ran_s: float = 0.0
+) -> float:
+    """How long it may still run there: by its longest run, by what was predicted, or by its slot."""
     bounds: list[float] = []
     if job.max_run_s is not None:
         bounds.append(job.max_run_s - ran_s)
     if rules.known and job.predicted_work_s is not None:
-        spread = job.spread_rate if job.gpus > 1 and job.within not in ONE_NODE else 1.0
-        rate = job.rate(pool.gpu) * min(1.0, spread)
-        bounds.append((job.predicted_work_s - done) / rate if rate > 0 else inf)
-    return max(0.0, min(bounds)) if bounds else None
+        work_s = job.predicted_work_s
+    if work_s is not None:
+        rate = _rate(job, pool)
+        bounds.append((work_s - done) / rate if rate > 0 else inf)
+    return max(0.0, min(bounds, default=0.0))
+
+
+def _rate(job: Job, pool: Pool) -> float:
+    spread = job.spread_rate if job.gpus > 1 and job.within not in ONE_NODE else 1.0
+    return job.rate(pool.gpu) * min(1.0, spread)
 
 
 def _spare_s(job: Job, rules: Rules) -> int:

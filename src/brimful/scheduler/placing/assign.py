@@ -14,10 +14,17 @@ from dataclasses import dataclass
 from math import inf
 
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU
-from brimful.fleet.lease import JobState
+from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
+from brimful.fleet.sharing import tenants
 from brimful.fleet.state import Fleet
-from brimful.scheduler.ordering import aged_work_s, expected_work_s, first_waiting
+from brimful.scheduler.ordering import (
+    aged_work_s,
+    expected_left_s,
+    expected_work_s,
+    first_waiting,
+    longest_first,
+)
 from brimful.scheduler.placing.victims import loses_all_again, lost_gpu_s
 from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Rules
@@ -84,13 +91,23 @@ def assign(
         if slot is None:
             continue
         here, state = number[slot.pool], fleet.jobs[lease.job]
-        if lease.gpu_milli < WHOLE_GPU and slot.shared.get(lease.gpus[0], 0) + lease.gpu_milli < WHOLE_GPU:
+        paired = tenants(fleet, lease) if lease.may_share else []
+        if len(paired) > 1:
+            # Of two who share a GPU each chooses as if it had none beside it; one GPU is theirs. One that
+            # ends, or may not be moved, keeps it for both.
+            if any(_is_fixed(fleet, each, kept, rules, now_s=now_s) for each in paired):
+                room[here] -= paired[0] is lease
+                continue
+        elif (
+            lease.gpu_milli < WHOLE_GPU
+            and not lease.may_share
+            and slot.shared.get(lease.gpus[0], 0) + lease.gpu_milli < WHOLE_GPU
+        ):
             # Others are on its GPU: one that left would free none. So all stay, on one GPU.
             room[here] -= (lease.node, lease.gpus[0]) not in sharing
             sharing.add((lease.node, lease.gpus[0]))
             continue
-        fixed = lease.phase != "running" or lease.job in kept or state.job.max_gpus  # resize.py moves those
-        if not fixed and may_move(state, rules, now_s=now_s):
+        if not _is_fixed(fleet, lease, kept, rules, now_s=now_s):
             want = look.want(state, home=here)
             if want.worth[here] != -inf:
                 wants.append(want)
@@ -110,6 +127,14 @@ def assign(
         # With quotas only those who hold GPUs change places: no queue comes to hold more by it.
         _swap(wants if books is None else [want for want in wants if not want.waits], room)
     return {want.state.job.job: pools[want.at] for want in wants}
+
+
+def _is_fixed(fleet: Fleet, lease: Lease, kept: Collection[str], rules: Rules, *, now_s: int) -> bool:
+    """Whether it stays where it is, whatever the review says; resize.py moves elastic gangs."""
+    state = fleet.jobs[lease.job]
+    if lease.phase != "running" or lease.job in kept or state.job.max_gpus:
+        return True
+    return not may_move(state, rules, now_s=now_s)
 
 
 def may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
@@ -166,12 +191,24 @@ class _Look:
         if self._rules.types == "rotate":
             worth = self._rotated(state, rates)
         else:
-            left = max(1.0, aged_work_s(state, self._rules, now_s=self._now_s))
-            worth = [-inf if rate is None else rate * gpus / left for rate in rates]
+            weight = self._weight(state, rates)
+            worth = [-inf if rate is None else rate * gpus * weight for rate in rates]
             if home >= 0 and self._rules.stay:
                 worth[home] /= self._share_moving(state)
         worth.append(0.0)
         return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates), home)
+
+    def _weight(self, state: JobState, rates: list[float | None]) -> float:
+        """What a second at speed 1 is worth to it, by the objective.
+
+        Mean JCT: the share of what is left. Makespan: the fall of Σ T²/2, T the time that is left where it is
+        fastest, which grows with T, so that the longest are not left alone at the end.
+        """
+        rules, now_s = self._rules, self._now_s
+        if longest_first(state, rules):
+            best = max([rate for rate in rates if rate], default=1.0)
+            return expected_left_s(state, rules, now_s=now_s) / best**2
+        return 1.0 / max(1.0, aged_work_s(state, rules, now_s=now_s))
 
     def _share_moving(self, state: JobState) -> float:
         """Of its speed anywhere else, what is left if it goes on to be stopped as often as it has been.

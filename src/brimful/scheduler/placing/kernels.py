@@ -9,10 +9,9 @@ Each score is one number per node that can take the demand; the highest wins, th
   from 95.5 to 90.0 %.
 - FGD: Weng et al., Beware of Fragmentation, USENIX ATC 2023. The gradient of the fragmentation
   F(node) = Σ_m p_m · idle GPU of the node that a task of kind m cannot use.
-- brim: the same gradient of F plus *waste*: the idle GPU left over once the node is filled to the brim with
-  tasks of kind m alone. F asks whether one more task fits; a node with 8 idle GPUs and CPUs for one task
-  looks whole to it. Waste counts such a node as seven eighths lost while there is still time to choose.
-  And a kind of task that few GPUs can serve weighs as much more: those GPUs are kept for it.
+- brim: the gradient of what will stay idle by prices (`prices.py`): a node is worth the tasks that its GPUs
+  could still hold, or those that its CPUs could, whichever is less. Of equals a task takes the node that is
+  asked for least, so that rare types and wide nodes are kept for those who need them.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.fleet.job import WHOLE_GPU
+from brimful.scheduler.placing.prices import most_worth, shadow_prices
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -33,6 +33,8 @@ Bools = npt.NDArray[np.bool_]
 # The largest node of the authors' fleet: what their best fit and dot product divide by.
 MAX_CPU_MILLI = 128_000
 MAX_GPU_MILLI = 8_000
+# So small that it only decides between nodes that are equal otherwise.
+OF_EQUALS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,22 +196,15 @@ Measure = Callable[[Ints, Ints, Ints], Floats]
 class Mix:
     """The tasks that are expected: what a free GPU is measured against."""
 
-    def __init__(self, kinds: Kinds, *, popular: float = 1.0, supply: Ints | None = None) -> None:
-        """`popular` leaves out the rarest kinds: the most frequent that make up this share stay.
-
-        With `supply`, GPUs by type, a kind that only a tenth of them can serve counts ten times: what is
-        taken from it by tasks that could go elsewhere, nobody gives back.
-        """
+    def __init__(self, kinds: Kinds, *, popular: float = 1.0) -> None:
+        """`popular` leaves out the rarest kinds: the most frequent that make up this share stay."""
         kept = _most_frequent(kinds, popular)
         some = kept[kinds.gpus[kept] > 0]
         total = max(1, int(kinds.count[kept].sum()))
         self.share = kinds.count[some] / total
         self.no_gpu_share = 1.0 - float(self.share.sum())
-        if supply is not None:
-            self.share = self.share * (supply.sum() / np.maximum(kinds.allowed[some] @ supply, 1))
         self.cpu_milli = kinds.cpu_milli[some]
         self.gpus = kinds.gpus[some]
-        self.asked_milli = kinds.asked_milli[some].astype(np.float64)
         self.allowed = np.ascontiguousarray(kinds.allowed[some].T)  # types × kinds
         # Several kinds ask for the same share of a GPU: what depends on the share alone is done once.
         self.millis, self.milli_of = np.unique(kinds.gpu_milli[some], return_inverse=True)
@@ -231,19 +226,43 @@ class Mix:
         lost: Floats = np.where(fits, rest, idle[:, None]) @ self.share + self.no_gpu_share * idle
         return lost
 
-    def waste(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats:
-        """Idle GPU left over when the node is filled with tasks of one kind alone, expected over the mix."""
-        slots = (free[:, None, :] // self.millis[:, None]).sum(axis=2)[:, self.milli_of] // self.gpus
-        tasks = (
-            np.minimum(slots, cpu_milli[:, None] // np.maximum(self.cpu_milli, 1)) * self.allowed[gpu_type]
+
+class Worth:
+    """What a node could still serve, at the prices of the expected mix.
+
+    GPUs: each rest is worth the best tasks that fit in it, at the prices of a cutting-stock programme
+    (`shadow_prices`): beside a task of 0.81 GPU almost nothing that comes will fit, so that rest is worth
+    nothing, while 0.53 is worth half a GPU where 0.47 is common. CPUs: as many GPUs as the mix would use with
+    them. What a node is worth is the lesser of the two; all else that is free will stay idle.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        some = (kinds.gpus > 0) & (kinds.count > 0)
+        sizes, which = np.unique(kinds.gpu_milli[some], return_inverse=True)
+        count = kinds.count[some].astype(np.float64)
+        gpus = kinds.gpus[some]
+        demand: Floats = np.bincount(which, weights=count * gpus, minlength=len(sizes)).astype(np.float64)
+        price = shadow_prices(sizes, demand)
+        self.of_rest = WHOLE_GPU * most_worth(sizes, price, WHOLE_GPU)
+        asked = float((count * gpus * price[which]).sum()) * WHOLE_GPU
+        cpu = float((count * kinds.cpu_milli[some]).sum())
+        self.gpu_per_cpu = asked / max(cpu, 1.0)  # nobody asks for CPUs: they are worth any number of GPUs
+
+    def stays_idle(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats:  # noqa: ARG002 - a Measure
+        lost: Floats = free.sum(axis=1) - np.minimum(
+            self.of_rest[free].sum(axis=1), cpu_milli * self.gpu_per_cpu
         )
-        idle = free.sum(axis=1)
-        lost: Floats = idle * float(self.share.sum()) - tasks @ (self.asked_milli * self.share)
         return lost
 
-    def brim(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats:
-        both: Floats = self.fragmentation(cpu_milli, free, gpu_type) + self.waste(cpu_milli, free, gpu_type)
-        return both / 2
+
+def asked_for(kinds: Kinds, columns: Columns) -> Floats:
+    """How much of each empty node's GPUs is asked for, if every kind spreads over all that could hold it."""
+    some = kinds.gpus > 0
+    able = kinds.allowed[some][:, columns.gpu_type] & (kinds.gpus[some][:, None] <= columns.gpus)
+    able &= kinds.cpu_milli[some][:, None] <= columns.cpu_milli
+    asked = (kinds.count * kinds.asked_milli)[some] / np.maximum(able @ columns.gpus, 1)
+    load: Floats = asked @ able
+    return load / max(float(load.max()), 1.0)
 
 
 def _most_frequent(kinds: Kinds, share: float) -> Ints:
@@ -286,8 +305,16 @@ class Gradient:
     """Go where the measure falls most, or rises least."""
 
     def __init__(
-        self, columns: Columns, kinds: Kinds, measure: Measure, rounding: Callable[[Floats], Floats]
+        self,
+        columns: Columns,
+        kinds: Kinds,
+        measure: Measure,
+        rounding: Callable[[Floats], Floats],
+        *,
+        dear: Floats | None = None,
     ) -> None:
+        """Of equal nodes the least `dear` is taken."""
+        self._dear = dear
         self._columns, self._kinds = columns, kinds
         self._measure, self._rounding = measure, rounding
         self._now = Fresh(columns)  # the measure of each node as it is
@@ -333,18 +360,13 @@ class Gradient:
             free[fits & (fits.cumsum(axis=1) <= gpus)] -= milli
         after = self._measure(columns.cpu_milli[nodes] - kinds.cpu_milli[kind], free, gpu_type)
         relief: Floats = self._now.get(nodes, self._as_it_is) - after
+        if self._dear is not None:
+            relief -= OF_EQUALS * self._dear[nodes]
         return relief
 
     def _as_it_is(self, nodes: Ints) -> Floats:
         columns = self._columns
         return self._measure(columns.cpu_milli[nodes], columns.gpu_milli[nodes], columns.gpu_type[nodes])
-
-
-def _supply(columns: Columns, kinds: Kinds) -> Ints:
-    """GPUs of the fleet by type."""
-    return np.bincount(columns.gpu_type, weights=columns.gpus, minlength=kinds.allowed.shape[1]).astype(
-        np.int64
-    )
 
 
 def _rule(rule: ScoreRule) -> Callable[[Columns, Kinds, np.random.Generator], Placer]:
@@ -362,6 +384,6 @@ PLACERS: dict[str, Callable[[Columns, Kinds, np.random.Generator], Placer]] = {
         columns, kinds, Mix(kinds, popular=0.95).fragmentation, authors_rounding
     ),
     "brim": lambda columns, kinds, _: Gradient(
-        columns, kinds, Mix(kinds, supply=_supply(columns, kinds)).brim, exact
+        columns, kinds, Worth(kinds).stays_idle, exact, dear=asked_for(kinds, columns)
     ),
 }

@@ -7,8 +7,8 @@ kept out too, until they have been idle for so long that they are lent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from brimful.fleet.events import (
     CreditsExpired,
@@ -33,24 +33,28 @@ class Reserved:
     covers: dict[str, str] = field(default_factory=dict)  # waiting job -> reservation that pays for it
     claimed: int = 0  # GPUs that are not for borrowers: in use, waited for by their owner, or kept for it
     lent: tuple[tuple[str, int], ...] = ()  # (reservation, GPUs) that are part of the spot supply
-    sellers: dict[str, int] = field(default_factory=dict)  # tenant -> GPUs that it lends, paused or idle
+    lenders: set[str] = field(default_factory=set)  # tenants that lend GPUs, paused or idle
 
     def supply(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """Without what is claimed; who lends GPUs sells them, and may not bid here meanwhile."""
+        """Without what is claimed."""
         claimed, left = self.claimed, list[Step]()
         for step in steps:
             taken = min(claimed, step.quantity)
             claimed -= taken
             if step.quantity > taken:
-                left.append(_part(step, step.quantity - taken))
-        for tenant, gpus in sorted(self.sellers.items()):
-            left = [*_sold(left, tenant, gpus)]
+                left.append(replace(step, quantity=step.quantity - taken))
         return tuple(left)
 
-    def lent_now(self, fleet: Fleet, pool: Pool, supply: int, *, now_s: int) -> Iterable[Event]:
-        """An event where what is lent has changed, or what it is a part of."""
-        before = fleet.reservations.lending.get(pool)
-        lent, total = self.lent, sum(gpus for _, gpus in self.lent)
+    def lent_now(
+        self, fleet: Fleet, pool: Pool, supply: int, winners: Collection[str], *, now_s: int
+    ) -> Iterable[Event]:
+        """An event where what is lent has changed, or what it is a part of.
+
+        Who wins GPUs here could push up the price that it earns by: its part is nothing meanwhile.
+        """
+        before, tenants = fleet.reservations.lending.get(pool), fleet.reservations.by_name
+        lent = tuple((name, 0 if tenants[name].tenant in winners else gpus) for name, gpus in self.lent)
+        total = sum(gpus for _, gpus in lent)
         if total > supply:  # nodes have left: everybody lends less
             lent = tuple((name, gpus * supply // total) for name, gpus in lent)
         if not lent and (before is None or not before.lent):
@@ -97,10 +101,10 @@ def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: in
         kept = max(covered, each.young(now_s))
         lent = each.idle.gpus - kept + each.paused.gpus
         here.claimed += kept
-        # Who holds borrowed GPUs here could keep the price up that it earns by: it earns nothing meanwhile.
+        # The same for who holds borrowed GPUs here.
         here.lent += ((each.reservation, 0 if (each.pool, each.tenant) in bidding else lent),)
         if lent:
-            here.sellers[each.tenant] = here.sellers.get(each.tenant, 0) + lent
+            here.lenders.add(each.tenant)
     return found
 
 
@@ -165,19 +169,3 @@ def next_change_s(fleet: Fleet, *, notice_s: int, now_s: int) -> int | None:
         times += (since_s + each.idle_s for since_s in each.idle.changes_s())
     times += (credits[0].expires_s for credits in fleet.reservations.credits.values())
     return min((at_s for at_s in times if at_s > now_s), default=None)
-
-
-def _part(step: Step, quantity: int, seller: str | None = None) -> Step:
-    seller = step.seller if seller is None else seller
-    return Step(quantity=quantity, ask=step.ask, bought=step.bought, seller=seller)
-
-
-def _sold(steps: Iterable[Step], tenant: str, gpus: int) -> Iterable[Step]:
-    """So many of the operator's GPUs are this tenant's to sell."""
-    for step in steps:
-        of_it = min(gpus, step.quantity) if not step.seller else 0
-        gpus -= of_it
-        if of_it:
-            yield _part(step, of_it, tenant)
-        if step.quantity > of_it:
-            yield _part(step, step.quantity - of_it)

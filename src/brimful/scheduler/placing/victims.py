@@ -16,7 +16,7 @@ from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.ranked import Entry
-from brimful.scheduler.ordering import aged_left_s, latest_start, running_in_order, weight
+from brimful.scheduler.ordering import aged_left_s, latest_start, longest_first, running_in_order, weight
 from brimful.scheduler.placing.place import ONE_NODE
 from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.quotas import queue_of
@@ -219,7 +219,8 @@ class Search:
     def _bar(self, state: JobState) -> Bar:
         """Victims must be of a lower class, or `margin` times further from their end than who looks."""
         rules, job = self.rules, state.job
-        if self.by_class_only:
+        if self.by_class_only or longest_first(state, rules):
+            # The longest go first: nobody leaves for who is nearer to its end.
             return PRIORITIES[job.priority], inf, inf
         if job.job in self.in_turn:
             return PRIORITIES[job.priority], 0.0, 0.0

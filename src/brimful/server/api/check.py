@@ -22,6 +22,7 @@ from brimful.server.api.requests import CheckRequest, Submission, bad_shape
 from brimful.server.auth import Principal
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
+from brimful.server.rehearsing.forecaster import Forecaster
 from brimful.server.service.intake import not_in_queue
 from brimful.server.service.reader import Reader
 from brimful.server.views.money import prices_view
@@ -33,8 +34,13 @@ MOST_TYPES = 8
 NIGHT_H = 24
 
 
-def check_view(reader: Reader, who: Principal, fitter: Fitter, asked: CheckRequest) -> CheckAnswer:
-    """Nothing is kept of it. What is wrong is said in the answer: the rest is answered all the same."""
+def check_view(
+    reader: Reader, who: Principal, fitter: Fitter, forecaster: Forecaster | None, asked: CheckRequest
+) -> CheckAnswer:
+    """Nothing is kept of it. What is wrong is said in the answer: the rest is answered all the same.
+
+    Without a `forecaster` nobody wants to know when it starts.
+    """
     problems: list[BrimfulError] = []
     notes: list[Sentence] = []
     kind: Kind = "form"
@@ -56,12 +62,18 @@ def check_view(reader: Reader, who: Principal, fitter: Fitter, asked: CheckReque
     types = sorted({pool.gpu for pool in reader.fleet.capacity.pools})[:MOST_TYPES]
     if config.strip() and types:
         try:
-            cards = fitter.ask(config=config, text="", model="", gpus=types, settings=[], other_bytes=None)
+            settled: dict[str, Any] = {"text": "", "model": "", "settings": [], "other_bytes": None}
+            cards = fitter.ask(asker=who.name, config=config, gpus=types, **settled)
             fits = {card["gpu"]: card["estimate"] for card in cards["cards"]}
         except BrimfulError as error:
             problems.append(error)
         body["predicted"] = {gpu: _predicted(each) for gpu, each in fits.items() if each["fits"]}
     job = _job(reader, who, body, problems)
+    pools = [] if job is None else _pools(reader, job)
+    # Where it can never run there is nothing to rehearse: the pools say why.
+    forecast, forecasting = None, False
+    if forecaster is not None and job is not None and not problems and any(pool["can"] for pool in pools):
+        forecast, forecasting = forecaster.so_far(job)
     return {
         "kind": kind,
         "job": body,
@@ -72,7 +84,9 @@ def check_view(reader: Reader, who: Principal, fitter: Fitter, asked: CheckReque
         ],
         "fits": dict(fits),
         "ahead": None if job is None else _ahead(reader, job),
-        "pools": [] if job is None else _pools(reader, job),
+        "pools": pools,
+        "forecast": forecast,
+        "forecasting": forecasting,
     }
 
 
@@ -166,10 +180,12 @@ def _starts_s(reader: Reader, job: Job, pool: Pool) -> int | None:
     return None
 
 
-def add_check_route(router: APIRouter, reader: Reader, fitter: Fitter, gate: Gate) -> None:
+def add_check_route(
+    router: APIRouter, reader: Reader, fitter: Fitter, forecaster: Forecaster, gate: Gate
+) -> None:
     viewer = gate.needs("viewer")
 
     @router.post("/jobs/check", response_model=envelope(CheckAnswer), responses=COMMON)
     def check(asked: CheckRequest, who: Principal = viewer) -> Response:
         """What would become of a job: where it fits, when it could start, what it would cost."""
-        return ok(check_view(reader, who, fitter, asked))
+        return ok(check_view(reader, who, fitter, forecaster, asked))

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from brimful.adapters.code import CodeStore
 from brimful.client.answers import CodeAnswer
-from brimful.errors import NotFound, Refused
+from brimful.errors import NotFound
 from brimful.language import say
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, ok
@@ -29,17 +29,12 @@ def no_code(code: str) -> NotFound:
     return NotFound(say("server.no_code", hash=code[:12]), code="no_code")
 
 
-def add_code_routes(router: APIRouter, store: CodeStore | None, gate: Gate) -> None:
+def add_code_routes(router: APIRouter, store: CodeStore, gate: Gate) -> None:
     submitter = gate.needs("submitter")
-
-    def kept() -> CodeStore:
-        if store is None:
-            raise Refused(say("server.keeps_no_code"), code="keeps_no_code")
-        return store
 
     @router.get("/code/{code}", response_model=envelope(CodeAnswer), responses=CHANGING)
     def show(code: CodeName, tenant: TenantQuery = None, who: Principal = submitter) -> Response:
-        size = kept().size(_tenant(who, tenant), code)
+        size = store.size(_tenant(who, tenant), code)
         if size is None:
             raise no_code(code)
         return ok({"code": code, "size": size})
@@ -56,7 +51,7 @@ def add_code_routes(router: APIRouter, store: CodeStore | None, gate: Gate) -> N
     ) -> Response:
         with gate.audited(who, "code.keep", lambda: code):
             # Who opens and closes it is one thread, who writes another: none of them waits on the loop.
-            receiving = kept().receiving(_tenant(who, tenant), code)
+            receiving = store.receiving(_tenant(who, tenant), code)
             upload = await run_in_threadpool(receiving.__enter__)
             try:
                 async for piece in request.stream():

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
+from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from pydantic import Field
 
 from brimful.client.answers import FitAnswer
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import COMMON, ok
-from brimful.server.api.gate import Gate
+from brimful.server.api.gate import Gate, asker_of
 from brimful.server.api.requests import Request, Text
 from brimful.server.fitting import MOST_CARDS
 from brimful.server.fitting.fitter import Fitter
@@ -40,16 +41,16 @@ class FitRequest(Request):
     ] = None
 
 
-def ask(fitter: Fitter, asked: FitRequest) -> FitAnswer:
+def ask(fitter: Fitter, asked: FitRequest, *, asker: str) -> FitAnswer:
     other = asked.other_mib
     rest = asked.model_dump(exclude={"other_mib"})
-    return fitter.ask(**rest, other_bytes=None if other is None else other * MIB)
+    return fitter.ask(asker=asker, **rest, other_bytes=None if other is None else other * MIB)
 
 
 def add_fit_route(router: APIRouter, fitter: Fitter, gate: Gate, *, open_to_all: bool) -> None:
     who = [] if open_to_all else [gate.needs("viewer")]
 
     @router.post("/fit", response_model=envelope(FitAnswer), responses=COMMON, dependencies=who)
-    def fit(asked: FitRequest) -> Response:
+    def fit(request: HttpRequest, asked: FitRequest) -> Response:
         """Memory, speed and fixes on each card; and what a message means or advice is worth."""
-        return ok(ask(fitter, asked))
+        return ok(ask(fitter, asked, asker=asker_of(request)))

@@ -39,6 +39,12 @@ async def principal_of(access: Access, request: Request) -> Principal | None:
     return who if fresh else await run_in_threadpool(access.look_up, text, kind)
 
 
+def asker_of(request: Request, who: Principal | None = None) -> str:
+    """Whose question this is, where one must not keep others waiting: a person, else an address."""
+    who = who or getattr(request.state, "who", None)
+    return who.name if who else (request.client.host if request.client else "?")
+
+
 class Gate:
     """Makes the dependencies that let a role in, and notes what was done."""
 
@@ -55,6 +61,7 @@ class Gate:
             if not who.may(role):
                 self._access.note(who, f"{request.method} denied", request.url.path, "forbidden")
                 raise forbidden(who, role)
+            request.state.who = who
             return who
 
         needed.role = role  # type: ignore[attr-defined]  # for the reference page

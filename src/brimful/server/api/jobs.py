@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from brimful.adapters.code import CodeStore
 from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, Phase, WhyAnswer
+from brimful.client.course_answers import CourseAnswer
 from brimful.errors import BrimfulError, NotFound
 from brimful.fleet.state import JobState
 from brimful.language import Quoted, say
@@ -143,6 +144,11 @@ def _add_views(router: APIRouter, reader: Reader, viewer: Any) -> None:  # noqa:
         if reader.has_unread(name):  # files, which may take their time
             return await run_in_threadpool(view, measured=True)
         return await showing.ask(partial(copy_context().run, view))
+
+    @router.get("/jobs/{name}/measured", response_model=envelope(CourseAnswer), responses=COMMON)
+    def measured(name: JobName, who: Principal = viewer) -> Response:
+        """What its newest lease measured over time, thinned. A restart of the server begins anew."""
+        return ok(reader.samples.course(reader.measure(job_for(reader, who, name))))
 
     @router.get("/jobs/{name}/why", response_model=envelope(WhyAnswer), responses=COMMON)
     def why(name: JobName, who: Principal = viewer) -> Response:

@@ -25,20 +25,15 @@ ADDRESS = re.compile(r"mailto:[^@\s<>,;:\"()]{1,64}@[A-Za-z0-9.-]{1,255}", re.AS
 MAX_RULES = 20  # of one owner
 
 
-def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: Gate) -> None:
+def add_notification_routes(router: APIRouter, notifier: Notifier, gate: Gate) -> None:
     viewer = gate.needs("viewer")
 
-    def kept() -> Notifier:
-        if notifier is None:
-            raise Refused(say("server.sends_nothing"), code="sends_nothing")
-        return notifier
-
     def mine(who: Principal) -> list[NotifyRule]:
-        return [rule for rule in kept().store.rules() if _may_see(who, rule)]
+        return [rule for rule in notifier.store.rules() if _may_see(who, rule)]
 
     @router.get("/notifications", response_model=envelope(NotificationsAnswer), responses=CHANGING)
     def show(who: Principal = viewer) -> Response:
-        counts = kept().store.counts()
+        counts = notifier.store.counts()
         return ok({"notifications": [_view(rule, counts.get(rule.rule)) for rule in mine(who)]})
 
     @router.post(
@@ -47,20 +42,19 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
     def add(body: NewNotification, who: Principal = viewer) -> Response:
         with gate.audited(who, "notify.add", lambda: _shown(body.target)):
             _check(body.target)
-            if body.target.startswith("mailto:") and not kept().sends_mail:
-                raise Refused(say("server.sends_no_mail"), code="sends_nothing")
+            notifier.check(body.target)
             if body.team and not who.may("admin"):
                 raise forbidden(who, "admin")
             owner, tenant = "" if body.team else who.name, who.tenant
-            have = sum((rule.owner, rule.tenant) == (owner, tenant) for rule in kept().store.rules())
+            have = sum((rule.owner, rule.tenant) == (owner, tenant) for rule in notifier.store.rules())
             if have >= MAX_RULES:
                 raise Refused(say("server.too_many_rules", most=MAX_RULES), code="too_many_rules")
-            now_s = kept().now_s()
+            now_s = notifier.now_s()
             kinds = [kind for kind in body.on if body.team or kind != "budget"]  # a budget is a team's
             if not kinds:
                 raise BadInput(say("server.budget_needs_team"))
             rule = new_rule(owner=owner, tenant=tenant, target=body.target, kinds=kinds, now_s=now_s)
-            kept().add(rule)
+            notifier.add(rule)
         return ok({"notification": _view(rule, None), "secret": rule.secret}, 201)
 
     @router.post(
@@ -71,7 +65,7 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
             found = next((each for each in mine(who) if each.rule == rule), None)
             if found is None:
                 raise NotFound(say("server.no_rule", rule=Quoted(rule)))
-            kept().store.remove(rule)
+            notifier.store.remove(rule)
         return ok(_view(found, None))
 
 

@@ -6,8 +6,6 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from brimful.client.policy_answers import PolicyAnswer
-from brimful.errors import Refused
-from brimful.language import say
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, ok
 from brimful.server.api.gate import Gate
@@ -18,29 +16,24 @@ from brimful.server.service.reader import Reader
 from brimful.server.views.policy import policy_view
 
 
-def add_policy_routes(router: APIRouter, reader: Reader, rehearser: Rehearser | None, gate: Gate) -> None:
+def add_policy_routes(router: APIRouter, reader: Reader, rehearser: Rehearser, gate: Gate) -> None:
     operator = gate.needs("operator")
-
-    def needed() -> Rehearser:
-        if rehearser is None:
-            raise Refused(say("server.no_rehearsals"), code="no_rehearsals")
-        return rehearser
 
     @router.get("/policy", response_model=envelope(PolicyAnswer), responses=CHANGING)
     def policy(who: Principal = operator) -> Response:  # noqa: ARG001 - only who may
         """The policy that decides, and what the newest rehearsal of the server's own past showed."""
-        return ok(policy_view(reader, needed()))
+        return ok(policy_view(reader, rehearser))
 
     @router.post("/policy/rehearse", response_model=envelope(PolicyAnswer), responses=CHANGING)
     def rehearse(body: RehearsalRequest, who: Principal = operator) -> Response:
         """Begin to rehearse the last days, beside everything else; `GET /v1/policy` has the result."""
         with gate.audited(who, "policy.rehearse", lambda: f"{body.days} {' '.join(body.policies)}"):
-            needed().ask(days=body.days, policies=body.policies)
-        return ok(policy_view(reader, needed()))
+            rehearser.ask(days=body.days, policies=body.policies, sizes=body.nodes)
+        return ok(policy_view(reader, rehearser))
 
     @router.post("/policy/adopt", response_model=envelope(PolicyAnswer), responses=CHANGING)
     def adopt(body: AdoptRequest, who: Principal = operator) -> Response:
         """From now on this policy decides."""
         with gate.audited(who, "policy.adopt", lambda: body.policy):
-            needed().adopt(body.policy, by=who.name)
-        return ok(policy_view(reader, needed()))
+            rehearser.adopt(body.policy, by=who.name)
+        return ok(policy_view(reader, rehearser))

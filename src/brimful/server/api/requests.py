@@ -12,12 +12,14 @@ from brimful.errors import BadInput
 from brimful.fleet.arrays import MAX_AFTER, Tasks, after_from, tasks_from
 from brimful.fleet.elastic.written import MAX_GPUS as MOST_GPUS
 from brimful.fleet.elastic.written import RANGE, points_from, range_from
-from brimful.fleet.job import Job
+from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.queues import Quota
-from brimful.language import Quoted, say
+from brimful.language import Number, Quoted, Seconds, Usd, say
 from brimful.language.printable import printable
+from brimful.language.sentence import Sentence
 from brimful.server.auth import TENANT, Principal
 from brimful.server.service.budgets import BudgetAsked
+from brimful.server.service.intake import deadline_passed
 
 MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
 YEAR_S = 366 * 86400
@@ -26,10 +28,10 @@ WORD = r"^[\w .:+/@-]*$"
 Word = Annotated[str, Field(max_length=100, pattern=WORD)]
 Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
 Tenant = Annotated[str, Field(max_length=60, pattern=TENANT)]
-Project = Annotated[
-    str, Field(max_length=60, pattern=f"^({TENANT[1:-1]})?$", description="of the tenant; empty: none")
-]
-AnyTenant = Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+PROJECT = f"^({TENANT[1:-1]})?$"
+Project = Annotated[str, Field(max_length=60, pattern=PROJECT, description="of the tenant; empty: none")]
+ANY_TENANT = r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$"
+AnyTenant = Annotated[str, Field(max_length=60, pattern=ANY_TENANT)]
 Role = Literal["viewer", "submitter", "admin", "operator"]
 TenantQuery = Annotated[
     str | None, Query(max_length=60, pattern=TENANT, description="whose; default: the token's")
@@ -37,7 +39,6 @@ TenantQuery = Annotated[
 Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
 # A million dollars for a GPU-hour is a slip of the pen too. Strict: 1.5 micro-dollars or "7" are no money.
 Limit = Annotated[int, Field(ge=1, le=10**12, strict=True)]
-Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
 MAX_GPUS = 10**6
 ELASTIC_RESTART_S = 60  # what another size costs a gang that does not say
 GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS, strict=True)]
@@ -54,14 +55,79 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def bad_shape(errors: Sequence[Any]) -> BadInput:
-    """The first of what Pydantic found wrong."""
-    parts = [str(part) for part in errors[0]["loc"] if part != "body"]
-    # Where a value may be of two kinds, Pydantic also names the kind that it tried.
-    where = ".".join(part for part in parts if not part.startswith("constrained-")) or "the body"
-    if errors[0]["type"] == "string_pattern_mismatch" and errors[0]["ctx"]["pattern"] == WORD:
-        return BadInput(say("server.bad_characters", where=printable(where[:200]), others=WORD_MARKS))
-    return BadInput(say("server.bad_shape", where=printable(where[:200]), why=errors[0]["msg"][:500]))
+# The options of `brimful` that are not called as the field they set.
+OPTIONS = {
+    "max_run_s": "--max-run",
+    "deadline_s": "--deadline",
+    "gpu_types": "--gpu",
+    "sites": "--site",
+    "budget_microusd": "--budget",
+    "limit_microusd_per_gpu_hour": "--limit",
+    "microusd": "--set",
+    "ttl_s": "--for",
+} | {
+    name: f"--{name}"
+    for name in ("gpus", "retries", "name", "tenant", "project", "queue", "array", "after", "env")
+}
+SHAPES = {
+    "greater_than_equal": ("server.shape_at_least", "ge"),
+    "greater_than": ("server.shape_above", "gt"),
+    "less_than_equal": ("server.shape_at_most", "le"),
+    "string_too_long": ("server.shape_characters", "max_length"),
+    "too_long": ("server.shape_entries", "max_length"),
+    "missing": ("server.shape_missing", ""),
+    "extra_forbidden": ("server.shape_unknown", ""),
+}
+NAMES = {TENANT, ANY_TENANT, PROJECT}
+
+
+def bad_shape(errors: Sequence[Any], body: object = None) -> BadInput:
+    """The first of what Pydantic found wrong; `body` has the names of what it only counts."""
+    first = errors[0]
+    where, field = _where([part for part in first["loc"] if part != "body"], body)
+    hint = None
+    if field in OPTIONS and not where.startswith("["):  # a queue is set by a file
+        hint = say("server.hint_option", option=OPTIONS[field])
+    if first["type"] == "string_pattern_mismatch" and first["ctx"]["pattern"] == WORD:
+        return BadInput(say("server.bad_characters", where=where, others=WORD_MARKS))
+    return BadInput(say("server.bad_shape", where=where, why=_why(first, field)), hint=hint)
+
+
+def _where(loc: Sequence[int | str], body: object) -> tuple[str, str]:
+    """Where it stands, and the field's own name. A queue is called by its name, not by its place."""
+    parts: list[str] = []
+    of, at = "", body
+    for part in loc:
+        at = (
+            at.get(part)
+            if isinstance(at, dict)
+            else at[part]
+            if isinstance(at, list) and isinstance(part, int)
+            else None
+        )
+        if isinstance(at, dict) and isinstance(at.get("queue"), str):
+            of, parts = f"[{at['queue']}] ", []
+        # Where a value may be of two kinds, Pydantic also names the kind that it tried.
+        elif not str(part).startswith("constrained-"):
+            parts.append(str(part))
+    return printable((of + ".".join(parts))[:200]) or "the body", parts[-1] if parts else ""
+
+
+def _why(error: Any, field: str) -> Sentence | str:  # noqa: ANN401
+    ctx = error.get("ctx", {})
+    if error["type"] == "string_pattern_mismatch" and ctx["pattern"] in NAMES:
+        return say("server.shape_name")
+    code, limit = SHAPES.get(error["type"], ("", ""))
+    if not code:
+        return str(error["msg"][:500])
+    return say(code, limit=_figure(field, ctx[limit])) if limit else say(code)
+
+
+def _figure(field: str, limit: float) -> object:
+    """A limit in the unit that its field's name ends with."""
+    if field.endswith("_s"):
+        return Seconds(limit)
+    return Usd(int(limit)) if "microusd" in field else Number(limit)
 
 
 class Prediction(Request):
@@ -112,19 +178,26 @@ class Submission(Request):
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     cpus: Annotated[float, Field(ge=0, le=100_000)] = 0.0
     memory_mib: Annotated[int, Field(ge=0, le=1 << 30)] = 0
-    checkpoint_interval_s: Seconds | None = None
+    checkpoint_interval_s: Annotated[int, Field(ge=0, le=10 * YEAR_S)] | None = None
     checkpoint_cost_s: Annotated[int, Field(ge=0, le=86400)] = 0
+    compute: Annotated[
+        float, Field(gt=0, le=1, description="share of one GPU's compute that the job keeps busy by itself")
+    ] = 1.0
+    gpu_memory_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 0
     steps: Annotated[int, Field(ge=1, le=10**12)] | None = None
     predicted: Annotated[dict[Word, Prediction], Field(max_length=50)] = {}
     env: Annotated[dict[Text, Text], Field(max_length=200)] = {}
 
     @classmethod
-    def check(cls, body: dict[str, Any]) -> None:
+    def check(cls, body: dict[str, Any], *, now_s: int) -> None:
         """What the server would refuse of it, for a client that sends nothing."""
         try:
-            cls.model_validate(body)._check_words()
+            found = cls.model_validate(body)
         except ValidationError as error:
             raise bad_shape(error.errors()) from error
+        found._check_words()
+        if (late := deadline_passed(found.deadline_s, now_s=now_s)) is not None:
+            raise late
 
     def _check_words(self) -> None:
         if not self.command[0].strip():
@@ -156,6 +229,7 @@ class Submission(Request):
         # Rates are against the slowest type, on which work is counted.
         slowest_s = max((each.step_s for _, each in predicted), default=0.0)
         not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env", "array", "after", "gpus", "scaling"}
+        not_the_jobs |= {"compute"}
         return Job(
             job="",  # numbered by the service
             **(self.model_dump(exclude=not_the_jobs) | saves),
@@ -165,6 +239,7 @@ class Submission(Request):
             curves=tuple(curves),
             tenant=self.tenant or who.home,
             cpu_milli=round(self.cpus * 1000),
+            compute_milli=max(1, round(self.compute * WHOLE_GPU)),
             env=tuple(sorted(self.env.items())),
             rates=tuple((gpu, slowest_s / each.step_s) for gpu, each in predicted),
             predicted_work_s=self.steps * slowest_s if self.steps and predicted else None,
@@ -267,6 +342,10 @@ PolicyText = Annotated[str, Field(min_length=1, max_length=500, description="NAM
 
 class RehearsalRequest(Request):
     days: Annotated[int, Field(ge=1, le=366)] = 1
+    nodes: Annotated[
+        tuple[Annotated[int, Field(ge=-1000, le=1000)], ...],
+        Field(min_length=1, max_length=8, description="sizes: so many more than there were, or fewer"),
+    ] = (0,)
     policies: Annotated[
         tuple[PolicyText, ...], Field(max_length=20, description="none: those the server rehearses by itself")
     ] = ()

@@ -6,7 +6,6 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from brimful import __version__
-from brimful.adapters.code import CodeStore
 from brimful.client.answers import HealthAnswer
 from brimful.language import told
 from brimful.server.api.access import add_access_routes
@@ -28,27 +27,13 @@ from brimful.server.api.stream import add_stream_routes
 from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Access
 from brimful.server.fitting.fitter import Fitter
-from brimful.server.rehearsing.rehearser import Rehearser
-from brimful.server.service.hindsight import Hindsight
-from brimful.server.service.notify import Notifier
-from brimful.server.service.reader import Reader
-from brimful.server.service.submissions import Submissions
+from brimful.server.service.service import Service
 
 UNWELL = {503: {"model": envelope(HealthAnswer), "description": "the scheduler cannot go on"}}
 
 
-def make_router(
-    reader: Reader,
-    submissions: Submissions,
-    access: Access,
-    *,
-    code: CodeStore | None = None,
-    notifier: Notifier | None = None,
-    hindsight: Hindsight | None = None,
-    rehearser: Rehearser | None = None,
-    fitter: Fitter | None = None,
-    open_fit: bool = False,
-) -> APIRouter:
+def make_router(service: Service, access: Access, fitter: Fitter, *, open_fit: bool = False) -> APIRouter:
+    reader, submissions, code = service.reader, service.submissions, service.code
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
 
@@ -66,19 +51,21 @@ def make_router(
         found = {"version": __version__, "healthy": not trouble, "reason": why[0], "reason_code": why[1]}
         return ok(found, 503 if trouble else 200)
 
-    fitter = fitter or Fitter()
-    add_check_route(router, reader, fitter, gate)
+    add_check_route(router, reader, fitter, service.forecaster, gate)
     add_job_routes(router, reader, submissions, gate, code)
-    add_code_routes(router, code, gate)
+    if code is not None:
+        add_code_routes(router, code, gate)
     verbs = Verbs(reader, submissions, gate, code)
     add_fleet_routes(router, reader, verbs, gate)
     add_market_routes(router, reader, verbs, gate)
     add_cloud_routes(router, reader, gate)
     add_reservation_routes(router, reader, submissions, gate)
     add_access_routes(router, access, gate)
-    add_notification_routes(router, notifier, gate)
-    add_hindsight_routes(router, hindsight or Hindsight(reader), gate)
-    add_policy_routes(router, reader, rehearser, gate)
+    if service.notifier is not None:
+        add_notification_routes(router, service.notifier, gate)
+    add_hindsight_routes(router, service.hindsight, gate)
+    if service.rehearser is not None:
+        add_policy_routes(router, reader, service.rehearser, gate)
     add_fit_route(router, fitter, gate, open_to_all=open_fit)
     add_stream_routes(router, reader, access, gate)
     return router

@@ -134,6 +134,7 @@ def submission_of(job: Job, *, now_s: int) -> dict[str, object]:
         "gpus": f"{job.min_gpus}..{job.max_gpus}" if job.max_gpus else job.gpus,
         "scaling": curves.get("", {}),
         "cpus": job.cpu_milli / 1000,
+        "compute": job.compute_milli / 1000,
         "predicted": predicted,
         "steps": round(work_s / slowest_s) if work_s and slowest_s else None,
         "deadline_s": None if late else job.deadline_s,

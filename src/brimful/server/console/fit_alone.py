@@ -16,7 +16,7 @@ from brimful.errors import BadInput, BrimfulError
 from brimful.language import choose, say, told
 from brimful.server.console.fit_charts import fit_shapes
 from brimful.server.console.fit_form import link_to, split_settings
-from brimful.server.console.templating import make_templates
+from brimful.server.console.templating import templates_here
 from brimful.server.fitting import MOST_CARDS
 from brimful.server.fitting.answer import answered
 from brimful.units import MIB
@@ -36,7 +36,7 @@ def result(asked: str) -> str:
     except (RecursionError, MemoryError):  # of a paste that no config looks like
         problem = told(say("server.fit_too_deep"))
     values = {"problem": problem, "hint": hint, "fit": fit_shapes(answer) if answer else None}
-    return make_templates().get_template("fit_result.html").render(**values, link=link_to(given, ""))
+    return templates_here().get_template("fit_result.html").render(**values, link=link_to(given, ""))
 
 
 def _answer(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from brimful.fit.advice.sweep import GROUPS, TITLES, group_of
 from brimful.language import Factor, Number, Percent, Seconds, Sentence, Size, say, told, words
 
 WIDTH, HEIGHT = 1000, 100  # of a chart, whatever its size on the page
-ROOM = 1.3  # of a chart above the end of the card, where nothing fits
+ROOM = 1.3  # of a chart above the end of the card, or above the smallest batch where not even that fits
 CHIPS = {"fits": "finished", "at_risk": "waiting", "likely_does_not_fit": "failed", "does_not_fit": "failed"}
 JUDGED = {"true": "finished", "partly": "waiting", "false": "failed", "cannot_tell": ""}
 
@@ -116,7 +116,10 @@ def _bar(estimate: Mapping[str, Any], widest: float) -> dict[str, Any]:
 
 
 def _change(change: Mapping[str, Sequence[Any]]) -> str:
-    return ", ".join(f"{key} {now} → {then}" for key, (now, then) in change.items())
+    # What was not set is nothing that a reader knows by the name None.
+    return ", ".join(
+        f"{key} {then}" if now is None else f"{key} {now} → {then}" for key, (now, then) in change.items()
+    )
 
 
 def _way(fix: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def _sweep(done: Mapping[str, Any], usable_bytes: int, batch_size: int) -> dict[
     points = done["points"]
     first, last = int(points[0]["value"]), int(points[-1]["value"])
     likely = [point["device_bytes"]["likely"] for point in points]
-    top: float = min(max(*likely, usable_bytes * 1.05), usable_bytes * ROOM) or 1
+    top: float = min(max(*likely, usable_bytes * 1.05), ROOM * max(usable_bytes, min(likely))) or 1
     highest = max(point["mfu"] for point in points) or 1
 
     def x(value: int) -> float:

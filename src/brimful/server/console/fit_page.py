@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from brimful.errors import BrimfulError
 from brimful.language import told, words
 from brimful.server.api.fit import FitRequest, ask
-from brimful.server.api.gate import cookie_name, principal_of
+from brimful.server.api.gate import asker_of, cookie_name, principal_of
 from brimful.server.api.requests import bad_shape
 from brimful.server.auth import Access, Principal
 from brimful.server.console.fit_charts import fit_shapes
@@ -33,7 +33,7 @@ def add_fit_page(
         answer, problem, hint = None, "", ""
         if any(given[name] for name in ("config", "text", "model")):
             try:
-                answer = await run_in_threadpool(_asked, fitter, given)
+                answer = await run_in_threadpool(_asked, fitter, given, asker_of(request, who))
             except BrimfulError as error:
                 problem, hint = told(error.said), told(error.way_out) if error.way_out else ""
         return pages.answer(
@@ -74,7 +74,7 @@ def add_fit_page(
         return await page(request, who, {**one, "gpus": fields.get("gpu", [])})
 
 
-def _asked(fitter: Fitter, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _asked(fitter: Fitter, given: Mapping[str, Any], asker: str) -> Mapping[str, Any]:
     try:
         asked = FitRequest(
             config=given["config"],
@@ -86,4 +86,4 @@ def _asked(fitter: Fitter, given: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     except ValidationError as error:
         raise bad_shape(error.errors()) from error
-    return ask(fitter, asked)
+    return ask(fitter, asked, asker=asker)

@@ -112,6 +112,39 @@ def band_shape(hours: Sequence[Mapping[str, Any]], *, gpus: int) -> dict[str, An
     }
 
 
+def course_shapes(
+    points: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | None]
+) -> list[dict[str, Any]]:
+    """Memory, MFU and time of a step over time, each beside what was predicted; none before two points."""
+    if len(points) < 2:
+        return []
+    start_s, span_s = points[0]["at_s"], max(1, points[-1]["at_s"] - points[0]["at_s"])
+    shapes = []
+    for name, beside in (("peak_reserved_bytes", "peak_bytes"), ("mfu", ""), ("step_s", "step_s")):
+        known = [(each["at_s"], each[name]) for each in points if each[name] is not None]
+        wanted = predicted.get(beside)
+        if len(known) < 2:
+            continue
+        top = 1.08 * max([n for _, n in known] + [wanted or 0]) or 1
+        corners = [
+            (round(WIDTH * (at_s - start_s) / span_s, 1), round(HEIGHT - HEIGHT * n / top, 1))
+            for at_s, n in known
+        ]
+        shapes.append(
+            {
+                "name": name,
+                "last": known[-1][1],
+                "most": max(n for _, n in known),
+                "predicted": wanted,
+                "predicted_y": None if wanted is None else round(HEIGHT - HEIGHT * wanted / top, 1),
+                "line": _line(corners),
+                "since_s": start_s,
+                "until_s": points[-1]["at_s"],
+            }
+        )
+    return shapes
+
+
 def use_shapes(reader: Reader) -> list[dict[str, Any]]:
     """GPUs held over the last day and week, of all pools together: what `past` of the forecast tells."""
     with reader.locked():

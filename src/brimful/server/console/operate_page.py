@@ -17,24 +17,29 @@ from brimful.language import Quoted, say, told
 from brimful.server.api.cursors import page_after, read_cursor
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import Gate
-from brimful.server.api.requests import QueueRequest, RoleRequest
+from brimful.server.api.requests import NewToken, QueueRequest, RoleRequest
 from brimful.server.api.verbs import Verbs
-from brimful.server.auth import ROLES, Access, Principal
+from brimful.server.auth import EVERYBODY, ROLES, Access, Principal, forbidden
 from brimful.server.console.overview import checked, confirmed
+from brimful.server.console.own_tokens import MOST_DAYS
 from brimful.server.console.page_data import shortened
 from brimful.server.console.pages import Pages, add_page, signed_form
 from brimful.server.service.reader import Reader
 from brimful.server.views.events import events_for
-from brimful.server.views.fleet import fleet_head, queues_view
+from brimful.server.views.fleet import queues_view
+from brimful.units import integer_from_text
 
+# What gives somebody more than they had. A session alone does so over TLS only: without it the browser sends
+# the cookie to every port of the host, and whoever takes it there could give themselves more (decision 55).
+GIVES = ("role", "token")
 DEEDS_SHOWN = 40
 EVENTS_SHOWN = 40
 BODY_CHARS = 130
 
 
 class Operate:
-    def __init__(self, reader: Reader, access: Access, verbs: Verbs) -> None:
-        self._reader, self._access, self._verbs = reader, access, verbs
+    def __init__(self, reader: Reader, access: Access, verbs: Verbs, *, secure: bool = False) -> None:
+        self._reader, self._access, self._verbs, self._secure = reader, access, verbs, secure
         self._gate = Gate(access)
 
     def show(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -43,7 +48,7 @@ class Operate:
         more = page_after(int(str(deeds[-1]["seq"]))) if len(deeds) == DEEDS_SHOWN else None
         events = events_for(self._reader, who, after=-EVENTS_SHOWN, limit=EVENTS_SHOWN)["events"]
         return {
-            "fleet": fleet_head(self._reader, who),
+            "policy": self._reader.policy,
             "queues": queues_view(self._reader, who),
             "tokens": [each for each in self._access.tokens(who) if each.revoked_s is None],
             "users": self._access.users(who),
@@ -53,13 +58,20 @@ class Operate:
             "events": [{**each, "text": _text(each["body"])} for each in reversed(events)],
             "priorities": list(PRIORITIES),
             "roles": [each for each in ROLES if who.may(each)],
+            "token_roles": [each for each in ROLES[:-1] if who.may(each)],
             "may_set": who.may("operator"),
+            "needs_token": not self._secure,
             "problem": "",
         }
 
-    def act(self, who: Principal, form: Mapping[str, str]) -> None:
+    def act(self, who: Principal, form: Mapping[str, str]) -> str:
+        """The text of a token that was made, else nothing."""
         verb = form.get("verb", "")
         confirmed(form)
+        if verb in GIVES and not self._secure:
+            self._access.same_user(who, form.get("own", ""))
+        if verb == "token":
+            return self._new_token(who, form)
         if verb == "revoke":
             token = form.get("token", "")[:40]
             with self._gate.audited(who, "token.revoke", lambda: token):
@@ -76,6 +88,22 @@ class Operate:
             self._verbs.set_queues(who, kept if verb == "unqueue" else (*kept, _quota(form).as_quota()))
         else:
             raise BadInput(say("server.no_such_action", verb=Quoted(verb[:40])))
+        return ""
+
+    def _new_token(self, who: Principal, form: Mapping[str, str]) -> str:
+        """For somebody of a team that one is an admin of; never an operator's, as in *Your tokens*."""
+        given = {"name": form.get("user", ""), "tenant": form.get("team", ""), "role": form.get("role", "")}
+        asked = checked(lambda: NewToken.model_validate(given))
+        days = integer_from_text(form.get("days", ""), low=1, high=MOST_DAYS)
+        if days is None:
+            raise BadInput(say("server.bad_days", most=MOST_DAYS))
+        with self._gate.audited(who, "token.add", lambda: f"{asked.name} {asked.tenant} {asked.role}"):
+            if asked.tenant == EVERYBODY or asked.role == "operator" or not who.may("admin", asked.tenant):
+                raise forbidden(who, "operator")
+            secret, _ = self._access.issue_for(
+                who, name=asked.name, tenant=asked.tenant, role=asked.role, ttl_s=days * 86400
+            )
+        return secret
 
 
 def _quota(form: Mapping[str, str]) -> QueueRequest:
@@ -101,7 +129,7 @@ def add_operate_page(router: APIRouter, access: Access, pages: Pages, made: Oper
     async def act(request: Request) -> Response:
         who, form = await signed_form(access, request)
         try:
-            await run_in_threadpool(made.act, who, form)
+            secret = await run_in_threadpool(made.act, who, form)
         except BrimfulError as error:
             if not who.may("admin"):
                 return pages.answer(request, "missing.html", 403, who=who, problem=told(error.said))
@@ -109,4 +137,10 @@ def add_operate_page(router: APIRouter, access: Access, pages: Pages, made: Oper
             found |= {"problem": told(error.said), "page_from": "/operate?live=1", "here": "/operate"}
             body = "operate_page.html"
             return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
+        if secret:  # on a page of its own, which asks for nothing again and is kept nowhere
+            answer = pages.answer(
+                request, "token_made.html", who=who, here="/operate", secret=secret, of=form
+            )
+            answer.headers["cache-control"] = "no-store"
+            return answer
         return RedirectResponse("/operate", status_code=303)

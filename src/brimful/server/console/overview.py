@@ -13,21 +13,24 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from brimful.audit.said import leaf_words
-from brimful.errors import BadInput, BrimfulError
+from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import Quoted, say, told, words
 from brimful.server.api.errors import status_of
+from brimful.server.api.gate import Gate
 from brimful.server.api.market import By
-from brimful.server.api.requests import BudgetRequest, CreditRequest, Hold, bad_shape
+from brimful.server.api.requests import BudgetRequest, CreditRequest, Hold, RehearsalRequest, bad_shape
 from brimful.server.api.verbs import Verbs
-from brimful.server.auth import TENANT, Access, Principal
+from brimful.server.auth import TENANT, Access, Principal, forbidden
 from brimful.server.console.market_charts import band_shape, market_cards, quote_shape
 from brimful.server.console.page_data import account_rows, bill_rows, budget_tree, node_card, teams_of
 from brimful.server.console.pages import Pages, Show, add_page, signed_form
+from brimful.server.rehearsing.rehearser import Rehearser
 from brimful.server.service.hindsight import Hindsight
 from brimful.server.service.reader import Reader
 from brimful.server.views.fleet import fleet_view, queues_view
 from brimful.server.views.forecast import Ahead
 from brimful.server.views.money import Bills, budgets_view, prices_view, spend_now
+from brimful.server.views.policy import policy_view
 from brimful.server.views.reservations import reservations_view
 from brimful.units import integer_from_text, microusd_from_usd
 
@@ -40,8 +43,14 @@ DAYS = (1, 7, 30, 90)
 
 
 class Overview:
-    def __init__(self, reader: Reader, hindsight: Hindsight) -> None:
-        self._reader, self._hindsight = reader, hindsight
+    def __init__(
+        self,
+        reader: Reader,
+        hindsight: Hindsight,
+        rehearser: Rehearser | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self._reader, self._hindsight, self._rehearser, self._gate = reader, hindsight, rehearser, gate
         self._ahead, self._bills = Ahead(reader), Bills(reader)
 
     def fleet(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -119,18 +128,50 @@ class Overview:
         # Of whole minutes: all who look within one share one reading of the log.
         end_s = self._hindsight.now_s() // 60 * 60
         start_s = max(0, end_s - days * 86400)
-        found = self._hindsight.report(start_s=start_s, end_s=end_s, tenants=who.tenants())
+        tabs = [(n, words("console.n_days", n=n), f"/audit?days={n}") for n in DAYS]
+        found, counting = self._hindsight.so_far(start_s=start_s, end_s=end_s, tenants=who.tenants())
+        csv = "/v1/audit/usage.csv?" + urlencode({"from_s": start_s, "to_s": end_s})
+        head = {"days": days, "tabs": tabs, "csv": csv, "counting": counting, "audit": found, "problem": ""}
+        head["what_if"] = self._what_if(who)
+        if found is None:
+            return {**head, "share_read": self._hindsight.share_read(), "leaves": [], "worst": []}
         return {
-            "days": days,
-            "audit": found,
+            **head,
             "leaves": [
                 {**leaf, "words": leaf_words(leaf["path"]), "depth": leaf["path"].count(".")}
                 for leaf in found["leaves"]
             ],
             "worst": [{**each, "words": leaf_words(each["mostly"])} for each in found["jobs"]],
-            "tabs": [(n, words("console.n_days", n=n), f"/audit?days={n}") for n in DAYS],
-            "csv": "/v1/audit/usage.csv?" + urlencode({"from_s": start_s, "to_s": end_s}),
         }
+
+    def _what_if(self, who: Principal) -> dict[str, Any] | None:
+        """What other policies and sizes would have made of the past, for who may ask."""
+        if self._rehearser is None or not who.may("operator"):
+            return None
+        view = policy_view(self._reader, self._rehearser)
+        tables: list[Mapping[str, Any]] = [*view["what_if"]]
+        tables += [] if view["rehearsed"] is None else [{"nodes": 0, **view["rehearsed"]}]
+        tables.sort(key=lambda each: each["nodes"])
+        return {**view, "policies": self._rehearser.candidates(), "tables": tables}
+
+    def rehearse(self, _verbs: Verbs, who: Principal, form: dict[str, str]) -> None:
+        """Begin what the form of What if asks for."""
+        if self._rehearser is None or self._gate is None:
+            raise Refused(say("server.no_rehearsals"), code="no_rehearsals")
+        policies = [form[key] for key in sorted(form) if key.startswith("policy") and form[key]]
+        days, *sizes = [form.get("days") or "1", *(form.get("nodes") or "0").replace(",", " ").split()]
+        # A minus as people type it and as the page prints it.
+        whole = [text.replace("−", "-").removeprefix("+") for text in (days, *sizes)]
+        if bad := next((text for text in whole if not re.fullmatch(r"-?[0-9]{1,4}", text)), None):
+            raise BadInput(say("jobfile.not_whole", what="N", given=Quoted(bad[:40]), least=-1000))
+        numbers = [int(text) for text in whole]
+        asked = checked(
+            lambda: RehearsalRequest(policies=tuple(policies), days=numbers[0], nodes=tuple(numbers[1:]))
+        )
+        with self._gate.audited(who, "policy.rehearse", lambda: f"{asked.days} {' '.join(asked.policies)}"):
+            if not who.may("operator"):
+                raise forbidden(who, "operator")
+            self._rehearser.ask(days=asked.days, policies=asked.policies, sizes=asked.nodes)
 
 
 def add_overview(router: APIRouter, access: Access, pages: Pages, made: Overview, verbs: Verbs) -> None:
@@ -158,6 +199,7 @@ def add_overview(router: APIRouter, access: Access, pages: Pages, made: Overview
 
     acts_at("/fleet", _on_node)
     acts_at("/teams", _on_budget)
+    acts_at("/audit", made.rehearse)
 
 
 def _on_node(verbs: Verbs, who: Principal, form: dict[str, str]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from brimful.client.answers import BillAnswer, BudgetAnswer, MeasuredAnswer
 from brimful.client.shown import measured_said
@@ -14,12 +14,13 @@ from brimful.fleet.state import OVER, JobState
 from brimful.language import Sentence, say, told, verbatim, words
 from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Principal
-from brimful.server.console.market_charts import price_rows, use_shapes
+from brimful.server.console.market_charts import course_shapes, price_rows, use_shapes
 from brimful.server.service.reader import Reader
 from brimful.server.views.attention import attention_view
 from brimful.server.views.fleet import fleet_head, fleet_view, pool_rows
 from brimful.server.views.jobs import Wanted, active_page, job_view, jobs_page
 from brimful.server.views.money import budgets_view, spend_sums
+from brimful.server.views.tally import tallies
 from brimful.server.views.why import why_view
 from brimful.units import cents_that_add_up, spans
 
@@ -42,7 +43,7 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
         is_small = sum(node.gpus for node in state.nodes.values()) <= TILES_SHOWN
         fleet = fleet_view(reader, who) if is_small else {**fleet_head(reader, who), "nodes": []}
         pools = [] if is_small else pool_rows(reader)
-        running, waiting = reader.once(_active)
+        active_now = tallies(reader, who).values()
         wanted = Wanted(tenants=who.tenants())
         active = active_page(reader, order="next", limit=ACTIVE_SHOWN, fold=True, wanted=wanted)
         rows = [job_row(view, now_s=now_s) for view in active.views]
@@ -53,8 +54,8 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
             "pools": pools,
             "held": sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"])
             + sum(pool["held"] for pool in pools),
-            "running": sum(n for tenant, n in running.items() if who.sees(tenant)),
-            "waiting": sum(n for tenant, n in waiting.items() if who.sees(tenant)),
+            "running": sum(each.running for each in active_now),
+            "waiting": sum(each.waiting for each in active_now),
             "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
             "more_jobs": active.next_serial is not None or over.next_serial is not None,
             "attention": attention_view(reader, who, sites=fleet["sites"], budgets=budgets),
@@ -64,13 +65,6 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
             "budgets": budget_rows(budgets)[:TENANTS_SHOWN],
             "tenants": tenant_rows(spend["by_tenant"])[:TENANTS_SHOWN],
         }
-
-
-def _active(reader: Reader) -> tuple[Counter[str], Counter[str]]:
-    """By tenant: how many jobs run, and how many wait."""
-    fleet = reader.fleet
-    running = Counter([fleet.jobs[lease.job].job.tenant for lease in fleet.open_leases.values()])
-    return running, Counter([state.job.tenant for state in fleet.waiting.values()])
 
 
 def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
@@ -104,7 +98,17 @@ def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
     with reader.locked():
         view, now_s = job_view(reader, state), reader.now_s()
         row = job_row(view, now_s=now_s) | {"ranks": _ranks(view)}
-        return {"job": row, "timeline": timeline(view, now_s=now_s), "why": why_view(reader, state)}
+        course = course_shapes(reader.samples.course(state)["points"], _predicted_here(view))
+        told_of = {"job": row, "timeline": timeline(view, now_s=now_s), "why": why_view(reader, state)}
+        return {**told_of, "course": course}
+
+
+def _predicted_here(view: Mapping[str, Any]) -> Mapping[str, float | None]:
+    """Of the GPU type that its newest lease is on."""
+    found: Mapping[str, float | None] = (
+        view["predicted"].get(view["leases"][-1]["gpu"], {}) if view["leases"] else {}
+    )
+    return found
 
 
 def _ranks(view: Mapping[str, Any]) -> int:
@@ -169,7 +173,7 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
 
 def node_card(view: Mapping[str, Any]) -> dict[str, Any]:
     """A node with its GPUs, and whether anybody measures them."""
-    gpus = [{**gpu, "hue": hue(gpu["job"] or "")} for gpu in view["gpus"]]
+    gpus = [{**gpu, "hue": hue(job := gpu["job"] or ""), "path": quote(job, safe="")} for gpu in view["gpus"]]
     return {
         **view,
         "gpus": gpus,

@@ -29,7 +29,7 @@ from brimful.server.api.seen import job_for
 from brimful.server.api.verbs import Verbs
 from brimful.server.auth import SESSION_S, Access, Principal, forbidden, form_key
 from brimful.server.console.page_data import actions_of, job_page, live_page
-from brimful.server.console.templating import LANGUAGE_NAMES, make_templates
+from brimful.server.console.templating import LANGUAGE_NAMES, templates_here
 from brimful.server.console.why_failed import WhyFailed
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.service.reader import Reader
@@ -53,8 +53,6 @@ class Pages:
     def __init__(self, reader: Reader, *, provider: str = "", secure: bool = False) -> None:
         """`provider`: where people sign in with their organisation's account, if anywhere."""
         self._reader, self._always = reader, {"provider": provider, "secure": secure}
-        self._templates = make_templates()
-        self._templates.globals["pages_of"] = pages_of
         self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
         self._turns = CapacityLimiter(2)  # one renders, the next one waits for it
         self._rendering, self._live = threading.Lock(), dict[tuple[object, ...], tuple[object, bytes]]()
@@ -82,15 +80,18 @@ class Pages:
             if key not in self._live or self._live[key][0] != version:
                 if len(self._live) >= MOST_KEPT:
                     self._live.clear()
-                html = self._render(body, who=who, form_key="", **make())
+                values = make()
+                html = self._render(body, who=who, form_key="", **values)
+                # Another process may finish its count without a new event or second: not reused.
+                kept = None if values.get("counting") else version
                 # Nothing in it is a secret of one browser, so that its size tells nothing.
-                self._live[key] = (version, gzip.compress(html.encode(), 5, mtime=0))
+                self._live[key] = (kept, gzip.compress(html.encode(), 5, mtime=0))
             return self._live[key][1]
 
     def _render(self, name: str, **values: Any) -> str:  # noqa: ANN401
         shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, "here": "/"}
-        shown |= values
-        return self._templates.get_template(name).render(**shown, **self._always)
+        shown |= {"pages_of": pages_of, **values}
+        return templates_here().get_template(name).render(**shown, **self._always)
 
     def answer(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401
         key = form_key(request.cookies.get(cookie_name(request), ""))

@@ -22,7 +22,15 @@ async function check() {
     const field = form.elements[said.dataset.says];
     if (field !== document.activeElement && field.value !== said.textContent) field.value = said.textContent;
   }
-  for (const time of document.querySelectorAll("#check time[datetime]")) time.textContent = new Date(time.dateTime).toLocaleString();
+  for (const time of document.querySelectorAll("#check time[datetime]")) time.textContent = shown(new Date(time.dateTime));
+  // The server is still rehearsing when it would start.
+  if (document.querySelector("#check [data-again]")) timer = setTimeout(check, 1000);
+}
+
+function shown(date) {
+  const clock = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? clock : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${clock}`;
 }
 
 form.addEventListener("input", (event) => {

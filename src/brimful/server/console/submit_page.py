@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from brimful.errors import BadInput, BrimfulError, Refused
+from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.job import PRIORITIES
 from brimful.language import Quoted, say, told
 from brimful.server.api.check import check_view
@@ -23,10 +23,12 @@ from brimful.server.api.verbs import Verbs, submission_of
 from brimful.server.auth import Access, Principal
 from brimful.server.console.actions import moment
 from brimful.server.console.overview import checked
+from brimful.server.console.page_data import teams_of
 from brimful.server.console.pages import Pages, signed_form
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.jobfiles.jobfile import integer, seconds
 from brimful.server.jobfiles.pasted import shell_of, time_of
+from brimful.server.rehearsing.forecaster import Forecaster
 from brimful.server.service.reader import Reader
 from brimful.units import MICROUSD, microusd_from_usd
 
@@ -35,8 +37,18 @@ TERMS = ("priority", "budget", "max_run", "deadline", "array")
 
 
 class Submit:
-    def __init__(self, reader: Reader, access: Access, verbs: Verbs, fitter: Fitter, *, secure: bool) -> None:
-        self._reader, self._access, self._verbs, self._fitter = reader, access, verbs, fitter
+    def __init__(
+        self,
+        reader: Reader,
+        access: Access,
+        verbs: Verbs,
+        fitter: Fitter,
+        forecaster: Forecaster,
+        *,
+        secure: bool,
+    ) -> None:
+        self._reader, self._access, self._verbs = reader, access, verbs
+        self._fitter, self._forecaster = fitter, forecaster
         self.secure = secure
 
     def shown(self, who: Principal, form: Mapping[str, str]) -> dict[str, Any]:
@@ -49,7 +61,7 @@ class Submit:
             job = self._body(who, form, edited=edited)
             if edited == "file" or job.get("command"):
                 asked = CheckRequest(text=text if edited == "file" else "", job=job, config=config)
-                check = check_view(self._reader, who, self._fitter, asked)
+                check = check_view(self._reader, who, self._fitter, self._forecaster, asked)
         except BrimfulError as error:
             problem = told(error.said)
         if check is not None and check["kind"] == "config":
@@ -65,7 +77,7 @@ class Submit:
             "check": check,
             "problem": problem,
             "types": sorted({pool.gpu for pool in self._reader.fleet.capacity.pools}),
-            "teams": sorted(who.tenants("submitter") or {who.home, *self._reader.ledger.spent_by_tenant}),
+            "teams": [name for name in teams_of(self._reader, who) if who.may("submitter", name)],
             "priorities": list(PRIORITIES),
             "needs_token": not self.secure,
         }
@@ -100,19 +112,14 @@ class Submit:
 
     def submit(self, session: Principal, form: Mapping[str, str]) -> str:
         """The job that was made, by a session over TLS, or by who shows its token once more (decision 55)."""
-        who = session
-        if not self.secure:
-            shown = self._access.look_up(form.get("token", ""), "token")
-            if shown is None or shown.name != session.name:
-                raise Refused(say("server.token_again"), code="forbidden")
-            who = shown
+        who = session if self.secure else self._access.same_user(session, form.get("token", ""))
         edited = _edited(form)
         asked = CheckRequest(
             text=form.get("file", "") if edited == "file" else "",
             job=self._body(who, form, edited=edited),
             config=form.get("config", ""),
         )
-        found = check_view(self._reader, who, self._fitter, asked)
+        found = check_view(self._reader, who, self._fitter, None, asked)
         if found["problems"]:
             raise BadInput(say("server.not_submitted", why=found["problems"][0]["problem"]))
         return self._verbs.submit(who, checked(lambda: Submission.model_validate(found["job"]))).job.job

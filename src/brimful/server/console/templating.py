@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2.ext import Extension
+from markupsafe import Markup, escape
 
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Number, Percent, Seconds, Size, Usd, language, told, tongue, words
+from brimful.language import Number, Percent, Seconds, Size, Usd, language, say, told, tongue, words
 from brimful.language.printable import printable
 
 LANGUAGE_NAMES = {"en": "English", "fr": "Français", "es": "Español", "de": "Deutsch"}
 
 
+BAR = Markup(
+    '<svg class="bar" width="100%" height="4" aria-hidden="true" focusable="false">'
+    '<rect class="bed" width="100%" height="4" rx="2"/>'
+    '<rect class="water" width="{}%" height="4" rx="2"/></svg>'
+)
+CLOCK = Markup('<time datetime="{}">{} UTC</time>')
+FIXED = re.compile(r"""\{\{ t\("([a-z_.]+)"\) \}\}""")
+
+
+class FixedWords(Extension):
+    """Words without values become text when a page is compiled: a page has hundreds of them."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:  # noqa: ARG002
+        spoken = language(str(self.environment.globals["code"]))
+        return FIXED.sub(lambda found: str(escape(spoken.text(say(found[1])))), source)
+
+
+def templates_here() -> Environment:
+    """Those of the language that is spoken here."""
+    return make_templates(tongue().code)
+
+
 @cache
-def make_templates() -> Environment:
-    """Escaped, strict, and with one word for what nobody knows. Keeps what it has compiled."""
+def make_templates(code: str) -> Environment:
+    """In one language, escaped, strict, with one word for what nobody knows. Keeps what it has compiled."""
     templates = Environment(
+        extensions=[FixedWords],
         loader=PackageLoader("brimful.server.console"),
         autoescape=True,
         auto_reload=False,  # they are a package's own
@@ -28,7 +53,7 @@ def make_templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals["t"] = words
-    templates.globals["language"] = lambda: tongue().code
+    templates.globals.update(code=code, language=lambda: code, bar=_bar, clock=_clock)
     templates.globals["languages"] = LANGUAGE_NAMES
     templates.filters.update(
         as_typed=lambda text: Markup("%s") % text,  # back into the box it came from, lines and all
@@ -37,6 +62,7 @@ def make_templates() -> Environment:
         size=lambda n: told(Size(n)),
         percent=lambda frac: told(Percent(frac)),
         number=lambda value, digits=0: told(Number(value, digits)),
+        as_shown=lambda value, how: templates.filters[how](value),
         phase=lambda code: words(f"fleet.phase_{code}"),
         priority=lambda code: words(f"console.priority_{code}") if code in PRIORITIES else code,
         transfer=lambda code: words(f"console.transfer_{code}"),
@@ -51,11 +77,20 @@ def make_templates() -> Environment:
 
 def warm_up() -> None:
     """Compile every page and read every language now, so that nobody's first page waits for it."""
-    templates = make_templates()
-    for name in templates.list_templates():
-        templates.get_template(name)
     for code in LANGUAGE_NAMES:
-        language(code)
+        templates = make_templates(code)
+        for name in templates.list_templates():
+            templates.get_template(name)
+
+
+def _bar(frac: float) -> Markup:
+    return BAR.format(f"{100 * frac:.1f}")
+
+
+def _clock(at_s: int) -> Markup:
+    """Without a script in UTC; with one in the reader's own zone."""
+    at = datetime.fromtimestamp(at_s, UTC)
+    return CLOCK.format(f"{at:%Y-%m-%dT%H:%M:%SZ}", f"{at:%H:%M:%S}")
 
 
 def _written(value: object) -> object:

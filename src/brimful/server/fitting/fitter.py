@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, cast
 
 from brimful.client.answers import FitAnswer
@@ -20,6 +21,7 @@ log = logging.getLogger("brimful.fit")
 
 ANSWER_S = 20.0  # an answer takes 50 ms; a busy machine may need longer
 MOST_WAITING = 8  # each keeps a thread of the server
+MOST_OF_ONE = 3  # of those, so that one person's long texts leave room for others
 ANSWERS_EACH = 500  # then a new process: what it has in memory goes with it
 KINDS = {"BadInput": BadInput, "NotFound": NotFound, "Refused": Refused}
 
@@ -29,18 +31,15 @@ class Fitter:
 
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
-        self._turn, self._room = threading.Lock(), threading.Semaphore(MOST_WAITING)
+        self._turn, self._counting = threading.Lock(), threading.Lock()
+        self._waiting: list[str] = []  # who asked, once for each question
         self._process: subprocess.Popen[str] | None = None
         self._left = 0
 
-    def ask(self, **asked: Any) -> FitAnswer:  # noqa: ANN401 - JSON
-        if not self._room.acquire(blocking=False):
-            raise Refused(say("server.fit_busy", most=MOST_WAITING), code="too_many")
-        try:
-            with self._turn:
-                line = self._line(json.dumps({"language": tongue().code, **asked}))
-        finally:
-            self._room.release()
+    def ask(self, *, asker: str = "", **asked: Any) -> FitAnswer:  # noqa: ANN401 - JSON
+        """`asker`: a person or an address; the server itself asks without one."""
+        with self._place(asker), self._turn:
+            line = self._line(json.dumps({"language": tongue().code, **asked}))
         answer = json.loads(line)
         if "data" in answer:
             return cast("FitAnswer", answer["data"])
@@ -48,6 +47,19 @@ class Fitter:
             raise BadInput(say("server.fit_too_deep"))
         hint = verbatim(error["hint"]) if error["hint"] else None
         raise KINDS.get(error["kind"], BadInput)(verbatim(error["problem"]), hint=hint, code=error["code"])
+
+    @contextlib.contextmanager
+    def _place(self, asker: str) -> Iterator[None]:
+        with self._counting:
+            most = MOST_OF_ONE if asker else MOST_WAITING
+            if len(self._waiting) >= MOST_WAITING or self._waiting.count(asker) >= most:
+                raise Refused(say("server.fit_busy", most=min(most, len(self._waiting))), code="too_many")
+            self._waiting.append(asker)
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._waiting.remove(asker)
 
     def _line(self, question: str) -> str:
         process = self._ready()

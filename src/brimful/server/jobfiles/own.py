@@ -139,6 +139,8 @@ FIELDS: dict[str, Field] = {
     "after": Field(WORDS, "after", _after),
     "cpus": Field(NUMBER, "cpus"),
     "memory": Field(TEXT, "memory_mib", mebibytes),
+    "compute": Field(NUMBER, "compute"),
+    "gpu_memory": Field(TEXT, "gpu_memory_bytes", lambda value, what: mebibytes(value, what) << 20),
     "env": Field(PAIRS, "env", _env),
     "env_from": Field({"type": "array", "items": TEXT}),
     "checkpoint_every": Field(TIME, "checkpoint_interval_s", seconds),

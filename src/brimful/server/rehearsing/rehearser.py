@@ -46,12 +46,16 @@ class Asked:
     """A rehearsal that somebody asked for."""
 
     days: int
-    found: PolicyRehearsed | None = None
+    sizes: tuple[int, ...] = (0,)  # nodes more than there were, or fewer
+    found: tuple[PolicyRehearsed, ...] = ()  # one for each size
     problem: Said | None = None
 
     @property
     def is_running(self) -> bool:
-        return self.found is None and self.problem is None
+        return not self.found and self.problem is None
+
+    def by_size(self) -> dict[int, PolicyRehearsed]:
+        return dict(zip(self.sizes, self.found, strict=True)) if self.found else {}
 
 
 class Rehearser:
@@ -70,7 +74,7 @@ class Rehearser:
         if not self.is_due(now_s):
             return
         self._rest_until_s = now_s + LOOK_S  # whatever becomes of it
-        found = self._rehearse(now_s - WINDOW_S, now_s, self.candidates())
+        (found,) = self._rehearse(now_s - WINDOW_S, now_s, self.candidates())
         if not found.jobs:
             return
         found = replace(found, at_s=self._reader.now_s())
@@ -104,23 +108,24 @@ class Rehearser:
 
     # -- when somebody asks ----------------------------------------------------------------------------
 
-    def ask(self, *, days: int, policies: Sequence[str]) -> None:
+    def ask(self, *, days: int, policies: Sequence[str], sizes: Sequence[int] = (0,)) -> None:
         """Begin to rehearse the last days; `asked` has the result once it is there."""
         texts = tuple(read_policy(text).text for text in policies)
         wanted = tuple(dict.fromkeys((self._reader.policy, *texts))) if texts else self.candidates()
         if self.asked is not None and self.asked.is_running:
             raise Refused(say("server.rehearsal_busy"), code="rehearsal_busy")
-        now_s = self._reader.now_s()
-        self.asked = Asked(days)
+        now_s, nodes = self._reader.now_s(), tuple(dict.fromkeys(sizes))
+        self.asked = Asked(days, nodes)
 
         def go() -> None:
             try:
-                self.asked = Asked(days, found=self._rehearse(now_s - days * WINDOW_S, now_s, wanted))
+                found = self._rehearse(now_s - days * WINDOW_S, now_s, wanted, sizes=nodes)
+                self.asked = Asked(days, nodes, found=found)
             except BrimfulError as error:
-                self.asked = Asked(days, problem=error.said)
+                self.asked = Asked(days, nodes, problem=error.said)
             except Exception:
                 log.exception("internal error in a rehearsal")
-                self.asked = Asked(days, problem=say("server.rehearsal_failed"))
+                self.asked = Asked(days, nodes, problem=say("server.rehearsal_failed"))
 
         threading.Thread(target=go, name="rehearsal", daemon=True).start()
 
@@ -133,8 +138,9 @@ class Rehearser:
         )
 
     def shown(self) -> PolicyRehearsed | None:
-        """The newest rehearsal, whoever wanted it."""
-        asked = None if self.asked is None else self.asked.found
+        """The newest rehearsal of the fleet as it was, whoever wanted it."""
+        # With other nodes it says nothing about the policy to choose.
+        asked = None if self.asked is None else self.asked.by_size().get(0)
         last = self._reader.fleet.adoption.rehearsed
         return last if asked is None or (last is not None and last.until_s > asked.until_s) else asked
 
@@ -149,7 +155,9 @@ class Rehearser:
 
     # -- the process -----------------------------------------------------------------------------------
 
-    def _rehearse(self, start_s: int, end_s: int, policies: tuple[str, ...]) -> PolicyRehearsed:
+    def _rehearse(
+        self, start_s: int, end_s: int, policies: tuple[str, ...], *, sizes: tuple[int, ...] = (0,)
+    ) -> tuple[PolicyRehearsed, ...]:
         # One run may use what a day allows.
         cpu_s = max(1, (self.terms.cpu_percent or USUAL_PERCENT) * WINDOW_S // 100)
         asked = Question(
@@ -159,15 +167,15 @@ class Rehearser:
             policies=policies,
             market=self._reader.market,
             cpu_s=cpu_s,
+            sizes=sizes,
         )
         with self._one_at_a_time:
             text = self._answer(pickle.dumps(asked))
         try:
-            found = from_record(*json.loads(text))
+            found = [from_record(*each) for each in json.loads(text)]
         except ValueError as error:
             raise WorldFailed(say("server.rehearsal_failed"), code="rehearsal_failed") from error
-        assert isinstance(found, PolicyRehearsed)
-        return found
+        return tuple(each for each in found if isinstance(each, PolicyRehearsed))
 
     def _answer(self, question: bytes) -> bytes:
         command = [sys.executable, "-I", "-m", "brimful.server.rehearsing.worker"]

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from brimful.adapters.stores.sql import SqlStore
-from brimful.fleet.events import Event, to_record
+from brimful.fleet.events import Event, PolicyRehearsed, to_record
 from brimful.market.pools import Market
-from brimful.sim.past import PastReader, rehearse_all
+from brimful.sim.past import PastReader, rehearse_all, resized
 
 MEMORY_BYTES = 4 << 30
 NICE = 10  # the loop has -10, where the server may
@@ -31,9 +31,11 @@ class Question:
     policies: tuple[str, ...]
     market: Market | None
     cpu_s: int
+    sizes: tuple[int, ...] = (0,)  # nodes more than there were, or fewer
 
 
-def answered(asked: Question) -> Event:
+def answered(asked: Question) -> list[PolicyRehearsed]:
+    """One for each size."""
     reader = PastReader()
     reader.expect(asked.start_s)
     store = SqlStore(asked.database)
@@ -41,7 +43,8 @@ def answered(asked: Question) -> Event:
         reader.read(_events(store, until_s=asked.end_s))
     finally:
         store.close()
-    return rehearse_all(reader.past(asked.start_s, asked.end_s), asked.policies, market=asked.market)
+    past = reader.past(asked.start_s, asked.end_s)
+    return [rehearse_all(resized(past, nodes), asked.policies, market=asked.market) for nodes in asked.sizes]
 
 
 def _events(store: SqlStore, *, until_s: int) -> Iterator[Event]:
@@ -57,9 +60,10 @@ def main() -> None:
     asked: Question = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the server that started us
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (asked.cpu_s, asked.cpu_s))
-    found = to_record(answered(asked))
+    found = [to_record(each) for each in answered(asked)]
     used = resource.getrusage(resource.RUSAGE_SELF)
-    found[2]["cpu_ms"] = round(1000 * (used.ru_utime + used.ru_stime))  # with the reading of the log
+    for record in found:
+        record[2]["cpu_ms"] = round(1000 * (used.ru_utime + used.ru_stime))  # of all, with reading the log
     json.dump(found, sys.stdout)
 
 

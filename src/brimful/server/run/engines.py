@@ -116,6 +116,7 @@ def buying_of(settings: Settings) -> Buying | None:
     return Buying(
         hourly_microusd=said.hourly_microusd,
         monthly_microusd=said.monthly_microusd,
+        hourly_of=said.hourly_of,
         keep_s=said.keep_s,
         rest_s=said.rest_s,
         dry_run=said.dry_run,

@@ -110,8 +110,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-        _settle_memory()
-        threading.Thread(target=warm_up, name="warm up", daemon=True).start()
+        threading.Thread(target=_settle, name="warm up", daemon=True).start()
         try:
             server.run(sockets=[listener])
         finally:
@@ -153,13 +152,18 @@ def _service(settings: Settings, store: SqlStore) -> Service:
         rehearsal=_rehearsal(settings),
         tick_s=settings.tick_s,
         folders=sorted({settings.folder, settings.engines_folder}),
+        courses=settings.folder / "measured.json",
         max_queued=settings.max_queued,
         clock=SteadyClock(),
     )
 
 
-def _settle_memory() -> None:
-    """What is there by now stays: looking through all of it again and again would stop every thread."""
+def _settle() -> None:
+    """Pages are compiled before anybody asks for one.
+
+    What is there by now stays: looking through all of it again and again would stop every thread.
+    """
+    warm_up()
     gc.collect()
     gc.freeze()
 
@@ -251,12 +255,13 @@ def banner(
         for each in settings.declared_sites
         if each.mode == "observe"
     ]
+    declared = _nodes_said(nodes, guessed=not settings.slots)
     title = words("server.is_up", version=__version__)
     if jobs:
         title = words("server.is_up_with", up=title, jobs=count("job", jobs), running=len(fleet.open_leases))
     facts = {
         "console": [console],
-        "fleet": [told(said) for said in (*_nodes_said(nodes), *watched, *_problems_said(problems or {}))],
+        "fleet": [*map(told, (*declared, *watched, *_problems_said(problems or {})))],
         "policy": [settings.chosen_policy.text],
         "market": [told(decided_by_bids(market.pools))] if market else [],
         "data": [str(settings.folder)],
@@ -284,8 +289,8 @@ def banner(
 """
 
 
-def _nodes_said(nodes: Sequence[Node]) -> Iterator[Sentence]:
-    """A machine by what it has, a cluster by how many of each kind."""
+def _nodes_said(nodes: Sequence[Node], *, guessed: bool) -> Iterator[Sentence]:
+    """A machine by what it has, a cluster by how many of each kind; `guessed`: nobody said how many."""
     clusters = Counter(
         (node.site, node.gpus, node.gpu, node.microusd_per_gpu_hour)
         for node in nodes
@@ -294,16 +299,16 @@ def _nodes_said(nodes: Sequence[Node]) -> Iterator[Sentence]:
     for (site, gpus, gpu, microusd), many in clusters.items():
         shown = f"{site}: {many} x {gpus} x {gpu}"
         yield say("server.node_of_cluster", gpus=shown, price=Usd(microusd))
-    yield from (_node_said(node) for node in nodes if node.chosen_by != "count")
+    yield from (_node_said(node, guessed=guessed) for node in nodes if node.chosen_by != "count")
 
 
 def _problems_said(problems: Mapping[str, Said]) -> Iterator[Sentence]:
     yield from (say("server.site_failed", site=site, why=why) for site, why in problems.items())
 
 
-def _node_said(node: Node) -> Sentence:
+def _node_said(node: Node, *, guessed: bool) -> Sentence:
     code = "node_declared" if node.declared else "node_listed"
-    if node.declared and node.site == "local" and node.gpu == "slot":
+    if guessed and node.declared and node.site == "local" and node.gpu == "slot":
         code = "node_slots"
     where = f"{node.site}: " if node.declared and node.site != "local" else ""
     price = Usd(node.microusd_per_gpu_hour)

@@ -212,6 +212,7 @@ class Driver:
         with self._reader.locked():
             leases = list(self._reader.fleet.open_leases.values())
         self._reader.samples.read(leases, now_s=self._reader.now_s())
+        self._reader.samples.read_gpus()
 
     # -- who leads -------------------------------------------------------------------------------------
 

@@ -1,31 +1,30 @@
 """An audit of the server's own log: for whoever asks, and once a month for whoever wants to be told.
 
-Read from the database, never from the loop's state, and one at a time: a long log costs seconds of CPU. What
-was read once is kept, so that the next one who asks reads only what came after.
+Read from the database, never from the loop's state, and in a process of its own (`hindsight_worker.py`).
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
-from brimful.audit.readers.own import OwnLog
-from brimful.audit.records import Records
-from brimful.audit.report import as_csv, report
-from brimful.audit.sweep import Swept, sweep
-from brimful.audit.tree import Tree
+from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import WorldFailed
 from brimful.language import Number, Percent, say, told
+from brimful.server.service import hindsight_worker
+from brimful.server.service.hindsight_worker import Sweeper
+from brimful.server.service.log_reader import LogReader
 from brimful.server.service.reader import Reader
 
 KIND = "audit"
 LOOK_S = 60.0
 TOP = 5  # jobs in a message
+SMALL = 300  # events that are read here, in 10 ms: a process costs more
+MOST_KEPT = 50  # answers for pages
 
 
 class Hindsight:
@@ -33,9 +32,12 @@ class Hindsight:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._one_at_a_time = threading.Lock()
-        self._log, self._seq = OwnLog(Records()), 0
-        self._last: tuple[tuple[int, int, int], tuple[Records, Swept]] | None = None
+        self._one_at_a_time, self._keeping = threading.Lock(), threading.Lock()
+        self._here = Sweeper(lambda seq: reader.store.since(seq))  # noqa: PLW0108 - a schema has no store
+        self.log_reader = LogReader(hindsight_worker.__name__)
+        self._kept: dict[tuple[object, ...], tuple[int, dict[str, Any]]] = {}
+        self._counting: set[tuple[object, ...]] = set()
+        self.read = 0  # events of the log so far
 
     def now_s(self) -> int:
         return self._reader.now_s()
@@ -44,46 +46,77 @@ class Hindsight:
         self, *, start_s: int, end_s: int, tenants: Collection[str] | None, user: str | None = None
     ) -> dict[str, Any]:
         """`tenants`: only what these held; None: everything that was paid for."""
-        return report(*_only(*self._swept(start_s, end_s), tenants=tenants, user=user))
+        found: dict[str, Any] = self._ask(start_s, end_s, tenants, user=user)
+        return found
 
     def csv(self, *, start_s: int, end_s: int, tenants: Collection[str] | None) -> str:
-        return as_csv(_only(*self._swept(start_s, end_s), tenants=tenants, user=None)[1].tree)
+        found: str = self._ask(start_s, end_s, tenants, as_csv=True)
+        return found
 
-    def _swept(self, start_s: int, end_s: int) -> tuple[Records, Swept]:
+    def so_far(
+        self, *, start_s: int, end_s: int, tenants: frozenset[str] | None
+    ) -> tuple[dict[str, Any] | None, bool]:
+        """The newest report of such a window that is there, and whether a newer one is being counted.
+
+        For pages: it never waits for a long log.
+        """
+        if self._is_small():
+            return self.report(start_s=start_s, end_s=end_s, tenants=tenants), False
+        key = (end_s - start_s, tenants)
+
+        def count() -> None:
+            try:
+                found = self.report(start_s=start_s, end_s=end_s, tenants=tenants)
+                with self._keeping:
+                    if len(self._kept) >= MOST_KEPT:
+                        self._kept.clear()
+                    self._kept[key] = (end_s, found)
+            finally:
+                with self._keeping:
+                    self._counting.discard(key)
+
+        with self._keeping:
+            known_s, found = self._kept.get(key, (-1, None))
+            if known_s < end_s and key not in self._counting:
+                self._counting.add(key)
+                threading.Thread(target=count, name="audit", daemon=True).start()
+            return found, known_s < end_s
+
+    def share_read(self) -> float:
+        """Of the log, for those who wait."""
+        return min(1.0, self.read / max(1, self._reader.fleet.seq))
+
+    def _is_small(self) -> bool:
+        return self._reader.fleet.seq <= SMALL or not isinstance(self._reader.store, SqlStore)
+
+    def _ask(
+        self,
+        start_s: int,
+        end_s: int,
+        tenants: Collection[str] | None,
+        *,
+        user: str | None = None,
+        as_csv: bool = False,
+    ) -> Any:  # noqa: ANN401 - JSON
+        asked: dict[str, Any] = {"start_s": start_s, "end_s": end_s, "now_s": self.now_s(), "user": user}
+        asked |= {"tenants": None if tenants is None else sorted(tenants), "as_csv": as_csv}
         with self._one_at_a_time:
-            # A window that is over stays as it is; one that reaches until now changes with every event.
-            seq = self._reader.fleet.seq if end_s >= self.now_s() else 0
-            if self._last is None or self._last[0] != (start_s, end_s, seq):
-                while more := self._reader.store.since(self._seq):
-                    self._log.add(more)
-                    self._seq += len(more)
-                records = self._log.until(self.now_s())
-                self._last = ((start_s, end_s, seq), (records, sweep(records, start_s=start_s, end_s=end_s)))
-            return self._last[1]
+            store = self._reader.store
+            if self._is_small() or not isinstance(store, SqlStore):
+                for _ in self._here.read():
+                    pass
+                return self._here.answer(asked)
+            return self._from_process(store, asked)
 
+    def _from_process(self, store: SqlStore, asked: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        for said in self.log_reader.ask(store, asked):
+            if "data" in said:
+                return said["data"]
+            self.read = said["read"]
+        raise WorldFailed(say("server.audit_failed"), code="audit_failed")
 
-def _only(
-    records: Records, found: Swept, *, tenants: Collection[str] | None, user: str | None
-) -> tuple[Records, Swept]:
-    """What these tenants held, or one of their users."""
-    if tenants is None and user is None:
-        return records, found
-    runs = [r for r in records.runs if (tenants is None or r.team in tenants) and user in (None, r.user)]
-    if user is not None:
-        mine = replace(records, runs=runs)
-        swept = sweep(replace(mine, waits=[]), start_s=found.start_s, end_s=found.end_s)
-        return mine, replace(swept, tree=_held(swept.tree, tenants), demand={}, left_out=Counter())
-    tree = _held(found.tree, tenants)
-    return replace(records, runs=runs), replace(found, tree=tree, demand={}, left_out=Counter())
-
-
-def _held(tree: Tree, tenants: Collection[str] | None) -> Tree:
-    cells = {
-        c: n
-        for c, n in tree.cells.items()
-        if c.leaf.startswith("allocated.") and (tenants is None or c.team in tenants)
-    }
-    return Tree(cells, tree.lots, {cell: tree.money[cell] for cell in cells if cell in tree.money})
+    def close(self) -> None:
+        self.log_reader.close()
 
 
 def last_month(now_s: int) -> tuple[int, int]:

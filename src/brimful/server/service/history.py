@@ -16,9 +16,14 @@ class History(KeepsSnapshots, Protocol):
     def past_job(self, name: str) -> PastJob | None: ...
 
     def past_jobs(
-        self, *, before: int | None = None, limit: int = 200, tenants: Collection[str] | None = None
+        self,
+        *,
+        before: int | None = None,
+        after: int = -1,
+        limit: int = 200,
+        tenants: Collection[str] | None = None,
     ) -> Sequence[PastJob]:
-        """Newest first, those submitted before the job with this serial."""
+        """Newest first, those submitted between the jobs with these serials."""
 
     def past_tenants(self, names: Collection[str]) -> dict[str, str]:
         """Job -> tenant, for those of these jobs that are past."""

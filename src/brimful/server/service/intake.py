@@ -103,7 +103,7 @@ class Intake:
                     each.name = known.array or known.job
                     continue
                 count = 1 if each.tasks is None else len(each.tasks.indices)
-                each.error = not_in_queue(job, fleet) or deadline_passed(job, now_s=now_s)
+                each.error = not_in_queue(job, fleet) or deadline_passed(job.deadline_s, now_s=now_s)
                 each.error = each.error or queued.refusal(job, count)
                 each.error = each.error or _cannot_hold(job, money, count)
                 if each.error is not None:
@@ -236,10 +236,10 @@ def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     return None
 
 
-def deadline_passed(job: Job, *, now_s: int) -> BadInput | None:
-    if job.deadline_s is None or job.deadline_s > now_s:
+def deadline_passed(deadline_s: int | None, *, now_s: int) -> BadInput | None:
+    if deadline_s is None or deadline_s > now_s:
         return None
-    return BadInput(say("server.deadline_passed", late=Seconds(now_s - job.deadline_s)))
+    return BadInput(say("server.deadline_passed", late=Seconds(now_s - deadline_s)))
 
 
 def _cannot_hold(job: Job, money: Money | None, times: int) -> Refused | None:

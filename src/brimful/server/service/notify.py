@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from brimful.adapters.notify import Mail, mail, post
+from brimful.adapters.notify import Mail, check_host, mail, post
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
-from brimful.errors import BrimfulError, Said
+from brimful.errors import BrimfulError, Refused, Said
 from brimful.fleet.events import (
     NOT_ITS_FAULT,
     BudgetWarned,
@@ -28,7 +28,7 @@ from brimful.fleet.events import (
     LeaseIdle,
 )
 from brimful.fleet.state import JobState
-from brimful.language import Usd, say
+from brimful.language import Seconds, Usd, count, say
 from brimful.server.service.hindsight import KIND, month_said
 from brimful.server.service.reader import Reader
 from brimful.units import show_usd
@@ -108,9 +108,12 @@ class Notifier:
     def now_s(self) -> int:
         return self._reader.now_s()
 
-    @property
-    def sends_mail(self) -> bool:
-        return bool(self._outbound.mail.host)
+    def check(self, target: str) -> None:
+        """Whether it may be sent there at all."""
+        if not target.startswith("mailto:"):
+            check_host(target, self._outbound.hosts)
+        elif not self._outbound.mail.host:
+            raise Refused(say("server.sends_no_mail"), code="sends_nothing")
 
     def round(self) -> None:
         self.look()
@@ -196,8 +199,12 @@ class Notifier:
 
 
 def _body(kind: Kind, state: JobState, *, at_s: int) -> dict[str, Any]:
-    job = state.job
-    reason = state.reason or (state.leases[-1].reason if state.leases else None)
+    job, lease = state.job, state.leases[-1] if state.leases else None
+    reason = state.reason or (lease.reason if lease else None)
+    if kind == "idle" and lease is not None and lease.idle_since_s is not None:
+        reason = say(
+            "server.is_idle", gpus=count("gpu", lease.size), quiet=Seconds(at_s - lease.idle_since_s)
+        )
     return {
         "kind": kind,
         "at_s": at_s,

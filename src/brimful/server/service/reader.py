@@ -30,6 +30,7 @@ from brimful.scheduler.cloud.buying import Buying
 from brimful.scheduler.cloud.providers import Provider
 from brimful.scheduler.decide import decide
 from brimful.scheduler.load import prices_now
+from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import in_force
 from brimful.scheduler.ports import Engine
@@ -133,6 +134,7 @@ class Reader:
         with self._lock:
             self._seen = seen
             self._recent.clear()
+            waiting_in_order(self.fleet, self.rules, now_s=self.now_s())  # kept in order from here on
 
     def fold(self, events: Sequence[Event], *, after: int) -> None:
         """Take in what somebody read from the log or wrote to it, after its first `after` events."""
@@ -189,10 +191,7 @@ class Reader:
         limit: int = 200,
         tenants: Collection[str] | None = None,
     ) -> list[PastJob]:
-        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`.
-
-        Those up to `after_serial` may be left out.
-        """
+        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`."""
         with self._lock:
             spent = self._seen.spent
             wanted = (
@@ -204,7 +203,7 @@ class Reader:
             )
             newest = nlargest(limit, wanted, key=lambda state: state.serial)
             leaving = [PastJob(state=each, spent_microusd=spent[each.job.job]) for each in newest]
-        kept = self.store.past_jobs(before=before_serial, limit=limit, tenants=tenants)
+        kept = self.store.past_jobs(before=before_serial, after=after_serial, limit=limit, tenants=tenants)
         found = {past.state.serial: past for past in (*kept, *leaving)}
         return [found[serial] for serial in sorted(found, reverse=True)[:limit]]
 

@@ -1,19 +1,25 @@
-"""What jobs measure of themselves, as far as it can be believed: the newest sample of each lease, in memory.
+"""What jobs measure of themselves, as far as it can be believed: of each lease the newest, and its course.
 
 A Meter in the job writes it, the job's engine reads it, and nobody else has checked it: it is the job's word.
-It is kept apart from the log of events, whose size must not grow with the steps of everybody's training.
+It is kept in memory, apart from the log of events, which must not grow with the steps of anybody's job; the
+course goes to a file now and then, so that a restart does not forget it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, cast
 
-from brimful.adapters.capabilities import KeepsSamples
+from brimful.adapters.capabilities import GpuUse, KeepsSamples, SeesGpus
 from brimful.client.answers import MeasuredAnswer
+from brimful.client.course_answers import CourseAnswer, PointAnswer
 from brimful.errors import BadInput, BrimfulError, Said
 from brimful.fleet.state import JobState, Lease
 from brimful.language import Quoted, Seconds, say, told, verbatim
@@ -21,16 +27,19 @@ from brimful.language.printable import printable
 from brimful.meter.idle import idle_said
 from brimful.meter.runtime import Live, read_said
 from brimful.meter.samples import RunSample, StepSample, source_said
+from brimful.server.service.course import Course
 
 log = logging.getLogger("brimful")
 
 MAX_LEASES = 10_000  # kept; then the oldest go
+MAX_COURSES = 2_000  # of 3 KB each
 TEXT_CHARS = 120
 AHEAD_S = 300  # clocks differ; what is further in the future was not measured
 LARGEST = 1 << 62
 
 _SHOWN = MeasuredAnswer.__annotations__.keys() - {"at_s"}
 _OF_STEP = [each.name for each in fields(StepSample) if each.name in _SHOWN]
+_OVER_TIME = [name for name in PointAnswer.__annotations__ if name != "at_s"]
 _OF_RUN = [each.name for each in fields(RunSample) if each.name in _SHOWN]
 
 
@@ -72,6 +81,8 @@ class Samples:
         self._lock = threading.Lock()
         self._newest: dict[str, Measured | Said] = {}  # or why there is none
         self._warned: dict[str, Said] = {}
+        self._courses: dict[str, Course] = {}
+        self._use: dict[str, Mapping[tuple[str, int], GpuUse]] = {}  # by site
 
     def read(self, leases: Iterable[Lease], *, now_s: int) -> None:
         """Read what these have measured. What cannot be believed is not shown."""
@@ -90,6 +101,23 @@ class Samples:
                 found = self._warn(lease, say("server.bad_sample", why=verbatim(str(error)[:200])))
             with self._lock:
                 _keep(self._newest, lease.lease, found)
+                if isinstance(found, Measured) and found.facts["step"] is not None:
+                    course = self._courses.get(lease.lease) or Course(1 + len(_OVER_TIME))
+                    numbers = [found.facts[name] for name in _OVER_TIME]
+                    course.add([found.at_s, *(math.nan if each is None else each for each in numbers)])
+                    _keep(self._courses, lease.lease, course, most=MAX_COURSES)
+
+    def read_gpus(self) -> None:
+        """What the drivers of all sites say of their GPUs now, in place of what they said before."""
+        for site, engine in self._engines.items():
+            if isinstance(engine, SeesGpus):
+                use = engine.gpu_use()
+                with self._lock:
+                    self._use[site] = use
+
+    def gpu(self, site: str, node: str, gpu: int) -> GpuUse:
+        with self._lock:
+            return self._use.get(site, {}).get((node, gpu), GpuUse(None, None))
 
     def _warn(self, lease: Lease, problem: Said) -> Said:
         """Once for each lease: a job that writes nonsense must not fill the server's log."""
@@ -118,6 +146,45 @@ class Samples:
         running = last.ended_s is None and last.started_s is not None
         return found.view(last.lease, running=running, now_s=now_s), ""
 
+    def course(self, state: JobState) -> CourseAnswer:
+        """Of the job's newest lease, since somebody has looked."""
+        last = state.leases[-1].lease if state.leases else None
+        with self._lock:
+            points = [[*each] for each in self._courses.get(last or "", ())]
+        shown = [
+            {"at_s": int(at_s), **{k: _known(k, n) for k, n in zip(_OVER_TIME, numbers, strict=True)}}
+            for at_s, *numbers in points
+        ]
+        return {"lease": last, "points": cast("list[PointAnswer]", shown)}
+
+    def save_courses(self, path: Path) -> None:
+        """So that a restart goes on where it was; a crash loses what was measured since the last time."""
+        with self._lock:
+            said = {lease: course.as_record() for lease, course in self._courses.items()}
+        if not said:
+            return
+        new = path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(os.open(new, flags, 0o600), "w", encoding="ascii") as file:
+            json.dump({"numbers": _OVER_TIME, "leases": said}, file)
+        new.replace(path)
+
+    def load_courses(self, path: Path) -> None:
+        """Nothing where there is no file, or one of a release that measured something else."""
+        try:
+            said = json.loads(path.read_text(encoding="ascii"))
+            if said["numbers"] != _OVER_TIME:
+                return
+            wide = 1 + len(_OVER_TIME)
+            found = {str(lease): Course.from_record(each, wide) for lease, each in said["leases"].items()}
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("%s: %s", path, error)
+            return
+        with self._lock:
+            self._courses = found | self._courses
+
     def step_s(self, lease: Lease) -> float | None:
         """When its last step ended, or when its Meter began; None where it has none that is at work."""
         with self._lock:
@@ -134,10 +201,16 @@ class Samples:
         return shown["mfu"] if shown["fresh"] else None
 
 
-def _keep(those: dict[str, Any], lease: str, value: object) -> None:
+def _known(name: str, number: float) -> float | None:
+    if math.isnan(number):
+        return None
+    return int(number) if name in ("step", "peak_reserved_bytes") else number
+
+
+def _keep(those: dict[str, Any], lease: str, value: object, *, most: int = MAX_LEASES) -> None:
     those.pop(lease, None)
     those[lease] = value
-    if len(those) > MAX_LEASES:
+    if len(those) > most:
         del those[next(iter(those))]
 
 

@@ -9,6 +9,7 @@ Several servers may share one database. All of them answer and take jobs in; one
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from brimful.scheduler.cloud.buying import Buying
 from brimful.scheduler.cloud.providers import Provider
 from brimful.scheduler.ports import Engine
 from brimful.scheduler.rules import Rules
+from brimful.server.rehearsing.forecaster import Forecaster
 from brimful.server.rehearsing.rehearser import BESIDE_S as REHEARSE_LOOK_S
 from brimful.server.rehearsing.rehearser import RehearsalTerms, Rehearser
 from brimful.server.service.beside import Beside
@@ -39,7 +41,10 @@ from brimful.server.service.observed_store import ObservedStore
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
 
+log = logging.getLogger("brimful")
+
 CHECKPOINT_S = 2.0
+COURSES_S = 300.0
 
 
 class Service:
@@ -62,6 +67,7 @@ class Service:
         rehearsal: RehearsalTerms | None = None,
         tick_s: float = 1.0,
         folders: Sequence[Path] = (),
+        courses: Path | None = None,
         max_queued: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -70,7 +76,8 @@ class Service:
 
         `policy` is what the rules are called, `code` where packed code is kept;
         without `notify` nobody is told of anything, without `idle` nobody is called so,
-        and without `rehearsal` it does not rehearse its past.
+        and without `rehearsal` it does not rehearse its past. `courses` is the file where what jobs
+        measured over time outlives a restart.
         """
         self.code = code
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
@@ -104,10 +111,13 @@ class Service:
             admitting=[engine for engine in engines if isinstance(engine, Admits)],
         )
 
-        self.hindsight = Hindsight(self.reader)
+        self.hindsight, self.forecaster = Hindsight(self.reader), Forecaster(self.reader)
         self.notifier = None if notify is None else Notifier(self.reader, *notify)
         self.idle = IdleHolders(self.reader, self.submissions.note, idle or {})
         self.rehearser = None if rehearsal is None else Rehearser(self.reader, self.submissions, rehearsal)
+        self._courses = courses
+        if courses is not None:
+            self.reader.samples.load_courses(courses)
         self._beside: list[Beside] = []
         self._add_rounds(store, idle=bool(idle))
 
@@ -116,6 +126,8 @@ class Service:
             self.beside("rehearsal", self.rehearser.look, every_s=REHEARSE_LOOK_S, at_once=False)
         if isinstance(store, SqlStore):
             self.beside("checkpoint", store.checkpoint, every_s=CHECKPOINT_S, at_once=False)
+        if self._courses is not None:
+            self.beside("courses", self._save_courses, every_s=COURSES_S, at_once=False)
         if idle:
             self.beside("idle", self.idle.look, every_s=IDLE_LOOK_S)
         if self.notifier is not None:
@@ -128,6 +140,10 @@ class Service:
         leads = lambda: self.driver.leads  # noqa: E731
         self._beside.append(Beside(name, act, every_s=every_s, at_once=at_once, leads=leads))
 
+    def _save_courses(self) -> None:
+        if self._courses is not None:
+            self.reader.samples.save_courses(self._courses)
+
     def start(self) -> None:
         self.driver.start()
         for each in self._beside:
@@ -137,6 +153,12 @@ class Service:
         """End the loop. Running jobs go on; the next start finds them again."""
         if self.rehearser is not None:
             self.rehearser.close()
+        self.hindsight.close()
+        self.forecaster.close()
         for each in self._beside:
             each.stop()
+        try:
+            self._save_courses()
+        except OSError as error:  # a full disk is no reason not to stop
+            log.warning("%s", error)
         self.driver.stop()

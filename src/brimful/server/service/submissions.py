@@ -182,7 +182,7 @@ class Submissions:
             if job.deadline_s is not None and job.max_gpus:
                 said = say("server.elastic_deadline", least=job.min_gpus, most=job.max_gpus)
                 raise BadInput(said, code="unsupported")
-            if (late := deadline_passed(job, now_s=now_s)) is not None:
+            if (late := deadline_passed(job.deadline_s, now_s=now_s)) is not None:
                 raise late
             return [TermsChanged(at_s=now_s, job=job.job, priority=job.priority, deadline_s=job.deadline_s)]
 

@@ -59,8 +59,8 @@ def _idle(reader: Reader, who: Principal) -> Iterator[AttentionAnswer]:
 def _failing(reader: Reader, who: Principal) -> Iterator[AttentionAnswer]:
     since_s = reader.now_s() - DAY_S
     failed = sum(
-        state.phase == "failed" and (state.ended_s or 0) >= since_s and who.sees(state.job.tenant)
-        for state in reader.fleet.jobs.values()
+        (state.ended_s or 0) >= since_s and who.sees(state.job.tenant)
+        for state in reader.fleet.failed.values()
     )
     if failed:
         yield _one("failed", say("server.look_failed", n=failed), "/jobs?view=failed")

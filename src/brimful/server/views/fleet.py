@@ -16,10 +16,11 @@ from brimful.client.answers import (
     alike,
 )
 from brimful.fleet.queues import Quota
-from brimful.fleet.state import JobState, Lease, Node
+from brimful.fleet.state import Lease, Node
 from brimful.language import say, told, words
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
+from brimful.server.views.tally import tallies
 
 
 def fleet_view(reader: Reader, who: Principal, nodes: Iterable[Node] | None = None) -> FleetAnswer:
@@ -27,15 +28,9 @@ def fleet_view(reader: Reader, who: Principal, nodes: Iterable[Node] | None = No
     with reader.locked():
         fleet = reader.fleet
         shown = fleet.nodes.values() if nodes is None else nodes
-        holders = {
-            (node, gpu): lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
-            for lease in fleet.open_leases.values()
-            for node, gpus in lease.parts
-            for gpu in gpus
-        }
         return {
             **fleet_head(reader, who),
-            "nodes": [_node_view(reader, node, holders) for node in shown],
+            "nodes": [_node_view(reader, who, node) for node in shown],
         }
 
 
@@ -134,10 +129,17 @@ def _held(reader: Reader, node: Node) -> int:
     return node.gpus - len(reader.fleet.free(node.node)) - len({*node.holes} - ours)
 
 
-def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> NodeAnswer:
-    now_s, held = reader.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
-    free = reader.fleet.free(node.node)
-    offered = node.node not in reader.fleet.drained
+def _node_view(reader: Reader, who: Principal, node: Node) -> NodeAnswer:
+    fleet, now_s = reader.fleet, reader.now_s()
+    use = [reader.samples.gpu(node.site, node.node, i) for i in range(node.gpus)]
+    free, offered = fleet.free(node.node), node.node not in fleet.drained
+    holders: dict[int, Lease | None] = {
+        gpu: lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
+        for lease in fleet.leases_on.get(node.node, {}).values()
+        for name, gpus in lease.parts
+        if name == node.node
+        for gpu in gpus
+    }
     return {
         **alike(NodeAnswer, node),
         "drained": _drained(reader, node.node),
@@ -145,15 +147,15 @@ def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease 
             {
                 "index": i,
                 # By a lease, or by somebody who is none of ours.
-                "held": (node.node, i) in holders or (offered and i not in free and i not in node.holes),
+                "held": i in holders or (offered and i not in free and i not in node.holes),
                 "job": None if lease is None else lease.job,
                 "bad": i in node.holes,
-                # The driver is not asked yet; MFU is what the job says of itself.
-                "memory_used_bytes": None,
-                "busy_frac": None,
+                # Where a driver says so; MFU is what the job says of itself.
+                "memory_used_bytes": use[i].memory_used_bytes,
+                "busy_frac": use[i].busy_frac,
                 "mfu": None if lease is None else reader.samples.mfu(lease, now_s=now_s),
             }
-            for i, lease in enumerate(held)
+            for i, lease in ((i, holders.get(i)) for i in range(node.gpus))
         ],
     }
 
@@ -174,32 +176,20 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
     """Every queue that has had work, with what of it the asker may see."""
     with reader.locked():
         fleet, now_s = reader.fleet, reader.now_s()
-        queues: dict[str, QueueAnswer] = {}
-
-        def of(state: JobState) -> QueueAnswer | None:
-            if not who.sees(state.job.tenant):
-                return None
-            name = state.job.queue or state.job.tenant
-            if name not in queues:
-                queues[name] = _empty_queue(reader, who, name)
-            return queues[name]
-
+        found = tallies(reader, who)
         known = [*fleet.usage, *(each.queue for each in fleet.queues)] if who.sees_all else []
         known += [each.queue for each in fleet.queues if any(map(who.sees, each.tenants or (each.queue,)))]
-        for name in known:
-            queues[name] = _empty_queue(reader, who, name)
-        for lease in fleet.open_leases.values():
-            if (row := of(fleet.jobs[lease.job])) is not None:
-                row["running"] += 1
-                row["held_gpus"] += lease.size
-        for state in fleet.waiting.values():
-            if (row := of(state)) is not None:
-                row["waiting"] += 1
-                row["waiting_gpus"] += state.job.gpus
-                row["oldest_wait_s"] = max(row["oldest_wait_s"] or 0, now_s - state.waiting_since_s)
-        for state in fleet.on_hold.values():
-            if (row := of(state)) is not None:
-                row["on_hold"] += 1
+        names = {*known, *(queue for _, queue in found)}
+        queues = {name: _empty_queue(reader, who, name) for name in names}
+        for (_, queue), each in found.items():
+            row = queues[queue]
+            row["running"] += each.running
+            row["held_gpus"] += each.held_gpus
+            row["waiting"] += each.waiting
+            row["waiting_gpus"] += each.waiting_gpus
+            row["on_hold"] += each.on_hold
+            if each.waits_since_s is not None:
+                row["oldest_wait_s"] = max(row["oldest_wait_s"] or 0, now_s - each.waits_since_s)
         return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
 
 

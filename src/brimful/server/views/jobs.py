@@ -11,7 +11,7 @@ from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import ArrayAnswer, JobAnswer, LeaseAnswer, PromiseAnswer, alike
 from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
-from brimful.language import Seconds, count, say, told
+from brimful.language import Percent, Seconds, count, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
 
@@ -62,12 +62,19 @@ def promise_view(reader: Reader, state: JobState) -> PromiseAnswer | None:
     if said is None:
         return None
     left = None if said.done_by_s is None else Seconds(abs(said.done_by_s - now_s))
-    if said.is_promised:
-        late = "_broken" if said.done_by_s is not None and said.done_by_s < now_s else ""
-        words = say(f"server.deadline_promised{late}", left=left, gpu=said.gpu)
+    chance = None if said.work_s is None else said.chance
+    likely = "" if chance is None else "_likely"
+    odds = {} if chance is None else {"chance": Percent(chance)}
+    if left is None:
+        words = say("server.deadline_never")
+    elif not said.is_promised:
+        words = say(f"server.deadline_refused{likely}", left=left, **odds)
+    elif said.done_by_s is not None and said.done_by_s < now_s:
+        words = say("server.deadline_promised_broken", left=left, gpu=said.gpu)
     else:
-        words = say("server.deadline_never") if left is None else say("server.deadline_refused", left=left)
-    return {"is_promised": said.is_promised, "done_by_s": said.done_by_s, "said": told(words)}
+        words = say(f"server.deadline_promised{likely}", left=left, gpu=said.gpu, **odds)
+    done_by_s, is_promised = said.done_by_s, said.is_promised
+    return {"is_promised": is_promised, "done_by_s": done_by_s, "chance": chance, "said": told(words)}
 
 
 def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:

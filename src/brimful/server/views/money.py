@@ -30,6 +30,7 @@ from brimful.scheduler.budgets import Money, used_microusd
 from brimful.scheduler.load import priced
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
+from brimful.server.views.tally import tallies
 from brimful.units import HOUR_S
 
 TRANSFERS_SHOWN = 50
@@ -47,10 +48,12 @@ def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
 def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
     """The same with its balances in no order: a server that has had many jobs has as many accounts."""
     with reader.locked():
-        balances = {name: n for name, n in reader.ledger.balances.items() if _sees_account(reader, who, name)}
+        balances = reader.ledger.balances
+        if not who.sees_all:
+            balances = {name: n for name, n in balances.items() if _sees_account(reader, who, name)}
         return {
             **spend_sums(reader, who),
-            "balances": balances,
+            "balances": dict(balances),
             # Of all accounts zero, always; of some it says nothing.
             "sum_microusd": sum(balances.values()) if who.sees_all else None,
             "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
@@ -60,28 +63,15 @@ def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
 def spend_sums(reader: Reader, who: Principal) -> SpendSums:
     """What of it takes no longer the more jobs are over."""
     with reader.locked():
-        ledger, running = reader.ledger, reader.once(_running)
-        seen = [running[name] for name in running if who.sees(name)]
+        ledger, seen = reader.ledger, tallies(reader, who).values()
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
         return {
             "posted_microusd": sum(posted.values()),
-            "accruing_microusd": sum(accruing for accruing, _ in seen),
-            "microusd_per_hour": sum(hourly for _, hourly in seen),
+            "accruing_microusd": sum(each.accruing_microusd for each in seen),
+            "microusd_per_hour": sum(each.microusd_per_hour for each in seen),
             "held_microusd": sum(n for name, n in ledger.held_by_tenant.items() if who.sees(name)),
             "by_tenant": posted,
         }
-
-
-def _running(reader: Reader) -> dict[str, tuple[int, int]]:
-    """By tenant: what its running jobs have come to beyond what is posted, and what an hour of them costs."""
-    fleet, spent, now_s = reader.fleet, reader.ledger.spent_microusd, reader.now_s()
-    found: dict[str, tuple[int, int]] = {}
-    for lease in fleet.open_leases.values():
-        state = fleet.jobs[lease.job]
-        accruing, hourly = found.get(state.job.tenant, (0, 0))
-        accruing += state.billed_microusd(now_s) - spent.get(lease.job, 0)
-        found[state.job.tenant] = accruing, hourly + lease.hourly_microusd
-    return found
 
 
 def _budgets_now(reader: Reader) -> tuple[dict[str, int], dict[str, int]]:
@@ -91,8 +81,6 @@ def _budgets_now(reader: Reader) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
-    if who.sees_all:
-        return True
     kind, _, name = account.partition(":")
     if kind == "hold":
         state = reader.fleet.jobs.get(name)

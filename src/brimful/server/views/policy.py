@@ -13,6 +13,7 @@ from brimful.server.service.reader import Reader
 def policy_view(reader: Reader, rehearser: Rehearser) -> PolicyAnswer:
     with reader.locked():
         adopted, found, asked = reader.adopted, rehearser.shown(), rehearser.asked
+        sizes = {} if asked is None else asked.by_size()
         better = None if found is None else choose(found, reader.policy)
         return {
             "policy": reader.policy,
@@ -24,6 +25,9 @@ def policy_view(reader: Reader, rehearser: Rehearser) -> PolicyAnswer:
             "cpu_percent": rehearser.terms.cpu_percent,
             "proposal": None if better is None else better.policy,
             "rehearsed": None if found is None else _rehearsal(found, reader.policy),
+            "what_if": [
+                {"nodes": nodes, **_rehearsal(each, reader.policy)} for nodes, each in sizes.items() if nodes
+            ],
             "running": asked is not None and asked.is_running,
             "problem": told(asked.problem) if asked is not None and asked.problem else None,
         }

@@ -47,10 +47,13 @@ def read_capacity(
     if missing := [zone for zone in zones if zone not in chosen]:
         raise NotFound(say("sim.no_common_record", missing=", ".join(missing)))
     names = tuple(zones) or tuple(chosen)
-    ups = [_looks(chosen[name]) for name in names]
+    ups = [
+        b"".join(bytes([value >= chosen[name]["nodes"]]) * ticks for value, ticks in chosen[name]["runs"])
+        for name in names
+    ]
     length = min(map(len, ups))
     tick_s = int(float(chosen[names[0]]["gap_seconds"]))
-    used = f"{key[2]} {key[1]} x {key[3]} from {key[4]}".strip()
+    used = f"{key[3]} x {key[2]} {key[1]}, {key[4]}".strip(" ,")
     return Capacity(tick_s, names, tuple(up[:length] for up in ups)), used
 
 
@@ -87,7 +90,3 @@ def _record(line: str, where: str) -> Record:
         "nodes": nodes,
         "runs": looks,
     }
-
-
-def _looks(record: Record) -> bytes:
-    return b"".join(bytes([value >= record["nodes"]]) * ticks for value, ticks in record["runs"])

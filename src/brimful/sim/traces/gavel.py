@@ -3,7 +3,8 @@
 A trace is tab-separated without column names, ten fields a job: type, command, working directory, name of the
 steps argument, whether it needs data, total steps, GPUs (scale factor), priority weight, SLO, arrival second.
 `*_throughputs.json` holds steps per second by GPU type and (job type, GPUs): alone under "null", and together
-with another job, which is not used here. `v100_unconsolidated` is the speed of a gang spread over nodes.
+with another job on the same GPU (0 where the two ran out of memory). `v100_unconsolidated` is the speed of a
+gang spread over nodes.
 Source: github.com/stanford-futuredata/gavel; Narayanan et al., OSDI 2020.
 
 A job's work is in seconds on the reference type (the V100, if it is there); its rates are relative to that.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import json
 from ast import literal_eval
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
+from typing import Any
 
 from brimful.errors import BadInput
-from brimful.fleet.job import Job
+from brimful.fleet.job import Job, Pairs
 from brimful.language import Number, Quoted, say
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Throughputs, Trace
 from brimful.sim.world import Arrival
@@ -53,11 +55,32 @@ def read_throughputs(source: Source) -> Trace:
             gpu: {_key(kind): _speed(speeds["null"]) for kind, speeds in kinds.items() if "null" in speeds}
             for gpu, kinds in tables.items()
         }
+        source.skips.pairs = _pairs(tables)
     except TypeError as error:
         raise BadInput(say("sim.throughputs_misshapen", name=source.name)) from error
     except (ValueError, AttributeError, RecursionError) as error:
         raise BadInput(say("sim.no_throughputs", name=source.name, error=error)) from error
     return Trace(format="Gavel")
+
+
+def _pairs(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, tuple[Pairs, ...]]:
+    """For each kind of job on one GPU: by type, what it keeps of its speed beside each other kind."""
+    found: dict[str, list[Pairs]] = {}
+    for gpu, kinds in tables.items():
+        for kind, speeds in kinds.items():
+            name, gpus = _key(kind)
+            alone = _speed(speeds.get("null", 0.0))
+            if gpus != 1 or not alone or gpu.endswith(SPREAD):
+                continue
+            beside = []
+            for other, both in speeds.items():
+                if other != "null" and _key(other)[1] == 1:
+                    mine, theirs = map(_speed, both)
+                    if mine and theirs:
+                        beside.append((_key(other)[0], min(1.0, mine / alone)))
+            if beside:
+                found.setdefault(name, []).append((gpu, tuple(sorted(beside))))
+    return {name: tuple(sorted(pairs)) for name, pairs in found.items()}
 
 
 def _speed(value: object) -> float:
@@ -77,7 +100,7 @@ def read_trace(source: Source) -> Trace:
     throughputs = source.skips.throughputs
     if throughputs is None:
         raise BadInput(say("sim.gavel_without_throughputs", name=source.name))
-    found = source.usable(_rows(source), lambda row: _job(row, throughputs))
+    found = source.usable(_rows(source), lambda row: _job(row, throughputs, source.skips.pairs))
     arrivals = source.in_order(found)
     return Trace(format="Gavel", arrivals=arrivals, gangs_may_spread=True)
 
@@ -97,7 +120,7 @@ def _rows(source: Source) -> Iterator[Row]:
             source.skips.note(row.refused("sim.field_count", fields=len(fields), **wanted))
 
 
-def _job(row: Row, throughputs: Throughputs) -> Arrival:
+def _job(row: Row, throughputs: Throughputs, pairs: Mapping[str, tuple[Pairs, ...]]) -> Arrival:
     gpus = row.integer("scale_factor", low=1, high=MAX_GPUS)
     kind = (row["job_type"], gpus)
     speeds = {gpu: speed[kind] for gpu, speed in throughputs.items() if speed.get(kind, 0.0) > 0}
@@ -120,5 +143,6 @@ def _job(row: Row, throughputs: Throughputs) -> Arrival:
         # In Gavel an SLO is a multiple of the job's own duration.
         deadline_s=int(at_s + slo * work_s) if slo > 0 else None,
         checkpoint_interval_s=0,
+        pairs=pairs.get(kind[0], ()) if gpus == 1 else (),
     )
     return Arrival(at_s=int(at_s), job=job, work_s=work_s)

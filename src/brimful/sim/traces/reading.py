@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from brimful.errors import BadInput, NotFound, Said, WorldFailed
-from brimful.fleet.job import Job
+from brimful.fleet.job import Job, Pairs
 from brimful.fleet.node import Node
 from brimful.language import Number, Plain, Quoted, Sentence, os_words, say
 from brimful.sim.world import Arrival
@@ -46,6 +46,7 @@ class Skips:
     lenient: bool = False
     gpu_types: frozenset[str] = frozenset()  # what the fleet has, where that is known beforehand
     throughputs: Throughputs | None = None  # of a Gavel trace's jobs, from the file beside it
+    pairs: Mapping[str, tuple[Pairs, ...]] = field(default_factory=dict)  # and of two on one GPU, by kind
     count: int = 0
     first: list[Said] = field(default_factory=list)
     reordered: int = 0  # rows that came too late in the file: kept, and put where their time says
@@ -143,28 +144,15 @@ class Source:
                 raise self._broken(error) from error
 
     def lines(self) -> Iterator[str]:
-        """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
-        total = 0
-        with self._open() as stream:
-            for number in range(1, MAX_UNPACKED_BYTES):
-                try:
-                    line = stream.readline(MAX_ROW_BYTES + 1)
-                except (OSError, EOFError, zlib.error) as error:
-                    raise self._broken(error) from error
-                if not line:
-                    return
-                total += len(line)
-                if len(line) > MAX_ROW_BYTES:
-                    most = Number(MAX_ROW_BYTES)
-                    problem = say("sim.row_too_long", name=self.name, number=Plain(number), most=most)
-                    raise BadInput(problem, hint=say("sim.hint_no_trace"))
-                if total > MAX_UNPACKED_BYTES:
-                    problem = say("sim.unpacks_too_large", name=self.name, most=Number(MAX_UNPACKED_BYTES))
-                    raise BadInput(problem, hint=say("sim.hint_no_trace"))
-                try:
+        number = 0
+        try:
+            with self._open() as stream:
+                for number, line in numbered_lines(stream, self.name):
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise BadInput(say("sim.not_text", name=self.name, number=Plain(number))) from error
+        except UnicodeDecodeError as error:
+            raise BadInput(say("sim.not_text", name=self.name, number=Plain(number))) from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._broken(error) from error
 
     def text(self) -> str:
         return "".join(self.lines())
@@ -265,9 +253,7 @@ class Source:
 
     def _open(self) -> IO[bytes]:
         try:
-            with self.path.open("rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
-            return cast(IO[bytes], gzip.open(self.path, "rb")) if packed else self.path.open("rb")
+            return open_unpacked(self.path)
         except FileNotFoundError as error:
             raise NotFound(say("sim.no_file", path=self.path), hint=say("sim.hint_trace_path")) from error
         except IsADirectoryError as error:
@@ -277,6 +263,27 @@ class Source:
 
     def _broken(self, error: Exception) -> BadInput:
         return BadInput(say("sim.cannot_unpack", name=self.name, error=error))
+
+
+def open_unpacked(path: Path) -> IO[bytes]:
+    """A file's bytes, whether it is packed or not."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
+
+
+def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
+    total = 0
+    for number, line in enumerate(iter(lambda: stream.readline(MAX_ROW_BYTES + 1), b""), 1):
+        total += len(line)
+        if len(line) > MAX_ROW_BYTES:
+            raise BadInput(
+                say("sim.row_too_long", name=name, number=Plain(number), most=Number(MAX_ROW_BYTES))
+            )
+        if total > MAX_UNPACKED_BYTES:
+            raise BadInput(say("sim.unpacks_too_large", name=name, most=Number(MAX_UNPACKED_BYTES)))
+        yield number, line
 
 
 def columns_of(head: str) -> list[str]:

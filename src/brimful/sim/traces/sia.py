@@ -70,11 +70,15 @@ def _rows(source: Source) -> Iterator[Row]:
         raise BadInput(say("sim.no_workload", name=source.name, workload=Quoted(wanted), has=has))
 
 
+def _application(row: Row) -> str:
+    name = row["application"]
+    if name not in GPU_HOURS:
+        raise row.refused("sim.application_unknown", application=Quoted(name), known=", ".join(GPU_HOURS))
+    return name
+
+
 def _arrival(row: Row) -> Arrival:
-    name, application = row.name("name"), row["application"]
-    if application not in GPU_HOURS:
-        known = ", ".join(GPU_HOURS)
-        raise row.refused("sim.application_unknown", application=Quoted(application), known=known)
+    name, application = row.name("name"), _application(row)
     gpus = row.integer("num_replicas", low=1, high=MAX_GPUS)
     job = saving_job(
         job=name, gpus=gpus, within="any", name=application, checkpoint_cost_s=RESTART_S[application]
@@ -84,9 +88,7 @@ def _arrival(row: Row) -> Arrival:
 
 
 def _profiled(row: Row, folder: Path, least: int, most: int, *, tuned: bool) -> Arrival:
-    name, kind = row.name("name"), row["application"]
-    if kind not in GPU_HOURS:
-        raise row.refused("sim.application_unknown", application=Quoted(kind), known=", ".join(GPU_HOURS))
+    name, kind = row.name("name"), _application(row)
     batch = row.integer("batch_size", low=1, high=10**9)
     one = row.integer("num_replicas", low=1, high=MAX_GPUS)
     sizes = [n for n in range(least, most + 1) if most % n == 0] if most else [one]

@@ -138,7 +138,10 @@ class Api:
         try:
             answer = self._send(self._connected(), method, path, query=query, body=body, content=content)
             found: bytes = answer.data or b""
-        except (HTTPError, ConfigException, OSError, ValueError) as error:
+        except ConfigException as error:
+            said = say("kubernetes.no_config", site=self._site, why=verbatim(str(error)[:300]))
+            raise WorldFailed(said, code="kubernetes_failed") from error
+        except (HTTPError, OSError, ValueError) as error:
             raise self._failed(str(error) or type(error).__name__) from error
         if answer.status in none_on:
             return None

@@ -8,15 +8,15 @@ site's folder here keeps logs and the environments of jobs.
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from brimful.adapters.capabilities import LogPiece, SeenJob
-from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.cluster import HELD_S, ClusterEngine, Given
+from brimful.adapters.engines.devices import why_strange
 from brimful.adapters.engines.kubernetes import inventory, look, manifests, watched
 from brimful.adapters.engines.kubernetes.client import Api, Rejected, Thing
 from brimful.adapters.engines.kubernetes.look import Rank
@@ -24,21 +24,18 @@ from brimful.adapters.engines.kubernetes.manifests import Place, Record
 from brimful.adapters.engines.kubernetes.options import KubernetesOptions, toleration, volume
 from brimful.adapters.engines.kubernetes.records import Records
 from brimful.adapters.engines.kubernetes.spool import Spool
-from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease
+from brimful.adapters.engines.lease_folders import each_lease
 from brimful.adapters.objects.store import below
 from brimful.adapters.sites import Site, Surroundings, options_of
-from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.arrays import task_env
-from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.state import Node
 from brimful.language import Size, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
-log = logging.getLogger("brimful")
-
 AT_ONCE = 8  # requests side by side
 TRIES = 5  # to change a record that others change too
-HELD_S = 60.0  # nodes where a lease was kept waiting are not offered again sooner
 SLOW_LIST_S, REST = 0.2, 10  # a list of everybody's Pods that takes longer rests so many times as long
 PULLS = 8  # running ranks whose logs are brought at each look
 ORPHAN_S = 60.0  # a lease that nobody asks for so long is nobody's
@@ -68,29 +65,12 @@ def kubernetes_site(site: Site, given: Surroundings) -> KubernetesEngine:
     )
 
 
-class KubernetesEngine(LeaseFolders):
+class KubernetesEngine(ClusterEngine):
     def __init__(
-        self,
-        root: Path,
-        options: KubernetesOptions,
-        *,
-        site: Site,
-        microusd_per_gpu_hour: int,
-        log_bytes: int,
-        code: CodeStore | None = None,
-        store_env: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, root: Path, options: KubernetesOptions, *, site: Site, log_bytes: int, **given: Unpack[Given]
     ) -> None:
-        super().__init__(
-            root,
-            site=site.site,
-            log_bytes=log_bytes,
-            code=code,
-            runs_as=None,
-            store=site.checkpoints,
-            store_env=store_env,
-        )
-        self._options, self._described, self._price, self._clock = options, site, microusd_per_gpu_hour, clock
+        super().__init__(root, site=site, log_bytes=log_bytes, **given)
+        self._options = options
         self._api = Api(
             site=site.site,
             kubeconfig=options.kubeconfig,
@@ -102,7 +82,6 @@ class KubernetesEngine(LeaseFolders):
         self._records = Records(self._api, self.deployment, sends=bool(site.checkpoints))
         self._tolerations = [toleration(each) for each in options.tolerations]
         self._places: dict[str, Place] = {}
-        self._nodes: Sequence[Node] = []
         self._gone: dict[str, int | None] = {}  # nodes that Kubernetes has given up, and when it did
         self._known_nodes: set[str] = set()
         self._has_looked = False  # at the nodes, since leases were last looked at
@@ -110,11 +89,8 @@ class KubernetesEngine(LeaseFolders):
         self._over: dict[str, Observation] = {}  # leases that are over, as their records say
         self._unasked: dict[str, float] = {}  # open leases that nobody asks for, since when
         self._waiting: dict[str, float] = {}  # since when a lease waits for the same thing
-        self._held: dict[str, float] = {}  # until when a node is not offered
         self._pulled = 0
         self._swept = float("-inf")
-        self._closed: dict[str, Said] = {}
-        self._complaints: dict[str, Said] = {}
 
     # -- nodes -------------------------------------------------------------------------------------------
 
@@ -139,15 +115,20 @@ class KubernetesEngine(LeaseFolders):
             if closed and places:
                 self._closed[name] = say("kubernetes.node_closed", node=name, reason=verbatim(closed))
             self._places |= {own: place for own, place, _ in places}
-            if not closed:
-                for own, place, gpus in places:
-                    others = min(gpus, taken[place])
-                    if self._held.get(own, 0.0) > self._clock():
-                        others = max(0, gpus - ours[place])  # it is somebody's, whatever is said to be free
-                    found.append(self._node(node, own, place, gpus=gpus, taken=others))
-        if found != self._nodes:
-            self._nodes = found
-        return self._nodes
+            for own, place, gpus in () if closed else places:
+                if said := why_strange(own, gpus):
+                    self._closed[own] = said
+                    continue
+                offer = self._offer(
+                    own,
+                    gpu=inventory.gpu_type(node, place.resource, self._options),
+                    gpus=gpus,
+                    foreign=taken[place],
+                    ours=ours[place],
+                    rack=inventory.rack_of(node, self._options),
+                )
+                found.append(offer)
+        return self._kept(found)
 
     def _see_nodes(self) -> list[Thing]:
         found = self._api.nodes()
@@ -155,23 +136,6 @@ class KubernetesEngine(LeaseFolders):
         silent = [node for node in found if inventory.is_silent(node)]
         self._gone = {node["metadata"]["name"]: inventory.silent_since_s(node) for node in silent}
         return [node for node in found if inventory.is_selected(node, self._options)]
-
-    def _node(self, node: Thing, name: str, place: Place, *, gpus: int, taken: int) -> Node:
-        labels = node["metadata"].get("labels") or {}
-        return Node(
-            site=self.site,
-            node=name,
-            gpu=inventory.gpu_type(node, place.resource, self._options),
-            gpus=gpus,
-            microusd_per_gpu_hour=self._price,
-            declared=False,
-            rack=labels.get(self._options.rack_label, "") if self._options.rack_label else "",
-            tier=self._described.tier,
-            owner=self._described.owner,
-            taken=tuple(range(taken)),
-            chosen_by="count",
-            microusd_per_gib=self._described.microusd_per_gib,
-        )
 
     def _is_living(self, pod: Thing, lives: Collection[str]) -> bool:
         """Whether it holds its GPUs for a lease of ours that is not over."""
@@ -203,7 +167,9 @@ class KubernetesEngine(LeaseFolders):
         if found is not None and found.state != "ordered":
             return  # it was begun or ended before
         self._check(start)
-        secrets = manifests.secrets(self.deployment, start.lease, self._order_of(start), self._archive(start))
+        secrets = manifests.secrets(
+            self.deployment, start.lease, self._order_of(start), self._archive(start.job)
+        )
         if found is None:
             speed = start.job.rate(self._gpu_at(start.parts[0][0])) if start.parts else 1.0
             facts = {
@@ -257,9 +223,6 @@ class KubernetesEngine(LeaseFolders):
             if len(gpus) > 1 and place.resource.startswith(inventory.MIG):
                 raise CannotStart(say("kubernetes.one_slice", resource=place.resource, gpus=len(gpus)))
 
-    def _gpu_at(self, node: str) -> str:
-        return next((each.gpu for each in self._nodes if each.node == node), "")
-
     def _order_of(self, start: Start) -> dict[str, Any]:
         job = start.job
         return {
@@ -283,15 +246,12 @@ class KubernetesEngine(LeaseFolders):
             "grace_s": self._options.grace_s,
         }
 
-    def _archive(self, start: Start) -> bytes | None:
-        found = self._code_of(start.job)
-        if found is None:
-            return None
-        archive = Path(found["archive"])
-        size = archive.stat().st_size
-        if size > CODE_BYTES:
-            raise CannotStart(say("kubernetes.code_too_large", size=Size(size), most=Size(CODE_BYTES)))
-        return archive.read_bytes()
+    def _archive(self, job: Job) -> bytes | None:
+        found = super()._archive(job)
+        if found is not None and len(found) > CODE_BYTES:
+            size = Size(len(found))
+            raise CannotStart(say("kubernetes.code_too_large", size=size, most=Size(CODE_BYTES)))
+        return found
 
     def checkpoints(self, job: str) -> str:
         """Nowhere, where neither a store nor a shared folder is named: then they go with the Pod."""
@@ -348,19 +308,9 @@ class KubernetesEngine(LeaseFolders):
         # Pods first: a record is there before its Pods, so one of a lease that is not open is over.
         pods = self._records.pods()
         records = {record.lease: record for record in self._records.all(is_open=True)}
-        found: dict[str, Said] = {}
-        seen: list[Observation] = []
-        for lease in leases:
-            try:
-                seen += self._look(lease, records.get(lease), pods)
-            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                if isinstance(error, WorldFailed) and error.code == "kubernetes_failed":
-                    raise  # it is the site's trouble, not this lease's
-                why = error.said if isinstance(error, BrimfulError) else verbatim(repr(error)[:200])
-                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
-                if self._complaints.get(lease) != found[lease]:
-                    log.warning("%s", found[lease])
-        self._complaints = found
+        seen = self._look_at_each(
+            leases, lambda lease: self._look(lease, records.get(lease), pods), fatal="kubernetes_failed"
+        )
         self._tidy(leases, records, pods)
         return seen
 
@@ -425,24 +375,13 @@ class KubernetesEngine(LeaseFolders):
             said = say("kubernetes.waits", reason=verbatim(words)) if words else say("kubernetes.begins")
             return [Observation(lease=lease, state="waiting", problem=said)]
         started_s = min(each["at_s"] for each in begun)
-        skew_s = self._skew(record, started_s)
-        return [
-            Observation(
-                lease=lease,
-                state="running",
-                started_s=started_s,
-                resumes_s=begun[0]["resumes_s"],
-                skew_s=skew_s,
-            )
-        ]
+        resumes_s, ahead_s = begun[0]["resumes_s"], self._skew(record, started_s)
+        return [Observation(lease, "running", started_s=started_s, resumes_s=resumes_s, skew_s=ahead_s)]
 
     def _skew(self, record: Record, started_s: int) -> float:
-        """How far the node's clock is ahead of ours, at least: it cannot have begun before we ordered it,
-        nor after we saw that it had. Kept for its end, so that what it ran is measured by one clock."""
         known = record.facts.get("skew_s")
         if known is None:
-            ahead_s, behind_s = started_s - int(time.time()), started_s - int(record.facts["at_s"])
-            known = float(ahead_s if ahead_s > 1 else min(0, behind_s + 1))
+            known = look.skew_s(started_s, int(record.facts["at_s"]))
             self._records.write(record.lease, record.state, {**record.facts, "skew_s": known}, record)
         return float(known)
 
@@ -514,9 +453,6 @@ class KubernetesEngine(LeaseFolders):
             for each in (running * 2)[first : first + min(PULLS, len(running))]:
                 self._spool.bring(*each)
             self._pulled = first + PULLS
-
-    def complaints(self) -> Mapping[str, Said]:
-        return {**self._closed, **self._complaints}
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         if lease not in self._over:

@@ -30,8 +30,11 @@ def places(node: Thing, options: KubernetesOptions) -> Iterator[tuple[str, Place
     kinds = [each for each in options.resources if each in has]
     kinds += sorted(each for each in has if each.startswith(MIG) and each not in kinds)
     counted = [(each, count) for each in kinds if (count := _count(has[each])) > 0]
+    short = Counter(each.rpartition("/")[2] for each, _ in counted[1:])
     for i, (resource, count) in enumerate(counted):
-        yield name if i == 0 else f"{name}:{resource.rpartition('/')[2]}", Place(name, resource), count
+        vendor, _, kind = resource.rpartition("/")
+        own = kind if short[kind] == 1 else f"{kind}.{vendor}"  # two vendors may call theirs `gpu`
+        yield name if i == 0 else f"{name}:{own}", Place(name, resource), count
 
 
 def gpu_type(node: Thing, resource: str, options: KubernetesOptions) -> str:
@@ -44,6 +47,11 @@ def gpu_type(node: Thing, resource: str, options: KubernetesOptions) -> str:
     # A slice is not the card that the label names.
     slice_of = resource.removeprefix(MIG) if resource.startswith(MIG) else ""
     return f"{kind}-mig-{slice_of}"[:64] if slice_of and "mig" not in kind else kind
+
+
+def rack_of(node: Thing, options: KubernetesOptions) -> str:
+    labels = node["metadata"].get("labels") or {}
+    return str(labels.get(options.rack_label, "")) if options.rack_label else ""
 
 
 def is_selected(node: Thing, options: KubernetesOptions) -> bool:
@@ -118,7 +126,7 @@ def _extended(container: Mapping[str, Any]) -> Counter[str]:
 def _count(value: object) -> int:
     """Of an extended resource, a whole number; `2k` and its like do not occur for GPUs."""
     text = str(value)
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _condition(node: Thing, kind: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ class Rank(NamedTuple):
     @property
     def words(self) -> Mapping[str, Any]:
         """What rank.py left behind: written by a process beside the job, so only plausible facts are used."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(self.end.get("message") or "{}")
             return found if isinstance(found, dict) else {}
         return {}
@@ -132,12 +133,13 @@ def ended(
     codes = tuple(rank.code for rank in ranks)
     cause, problem = _why(record, ranks, first, list(lost))
     words = ranks[0].words
-    started_s = _started_s(ranks, began)
-    ended_s = _ended_s(ranks, started_s, lost)
+    skew_s = float(record.facts.get("skew_s", 0.0))
+    now_s = int(time.time() + skew_s)  # by their clock: what was seen has happened, whatever they say
+    started_s = _started_s(ranks, began, now_s=now_s)
+    ended_s = _ended_s(ranks, started_s, lost, now_s=now_s)
     code = codes[first] if first is not None else (0 if set(codes) == {0} else None)
     if cause in ("preempted_by_engine", "node_lost"):
         code = None  # who is sent away may have left with 0, and is not done for that
-    skew_s = float(record.facts.get("skew_s", 0.0))
     return Observation(
         lease=record.lease,
         state="ended",
@@ -229,19 +231,25 @@ def _problem(ranks: Sequence[Rank], first: int | None) -> Said | None:
     return how if len(ranks) == 1 else say("adapters.rank_failed", rank=Plain(first), how=how)
 
 
-def _started_s(ranks: Sequence[Rank], began: Mapping[str, Any]) -> int | None:
+def _started_s(ranks: Sequence[Rank], began: Mapping[str, Any], *, now_s: int) -> int | None:
     found = [_moment(rank.words.get("started_s")) or second_of(rank.end.get("startedAt")) for rank in ranks]
     known = [each for each in (*found, _moment(began.get("at_s"))) if each]
-    return min(known) if known else None
+    return min(*known, now_s) if known else None
 
 
-def _ended_s(ranks: Sequence[Rank], started_s: int | None, lost: Mapping[str, int | None]) -> int | None:
-    """When the last of them ended; of one whose node was lost, when Kubernetes gave that up."""
-    found = [_moment(rank.words.get("at_s")) or second_of(rank.end.get("finishedAt")) for rank in ranks]
+def _ended_s(
+    ranks: Sequence[Rank], started_s: int | None, lost: Mapping[str, int | None], *, now_s: int
+) -> int | None:
+    """When the last of them ended; of one whose node was lost, when Kubernetes gave that up.
+
+    Not before its kubelet says so, by the same clock: a job could name a moment at which it was at work.
+    """
+    found = [_moment(rank.words.get("at_s")) for rank in ranks]
+    found += [second_of(rank.end.get("finishedAt")) for rank in ranks]
     known = [each for each in (*found, *lost.values()) if each]
     if started_s is None:
         return None
-    return max(started_s, *known) if known else None
+    return max(started_s, min(max(known), now_s)) if known else None
 
 
 def _kept_s(
@@ -266,7 +274,10 @@ def _kept_s(
 
 
 def _moment(value: object) -> int | None:
-    return max(0, int(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Or bytes; None where it can be neither."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value <= MOST_BYTES:
+        return None
+    return int(max(0, value))
 
 
 def as_facts(seen: Observation) -> dict[str, Any]:
@@ -284,3 +295,10 @@ def from_facts(facts: Mapping[str, Any]) -> Observation:
             "runs_on": (),
         }
     )
+
+
+def skew_s(began_s: int, ordered_s: int) -> float:
+    """How far a node's clock is ahead of ours, at least: a lease cannot have begun before we ordered it, nor
+    after we saw that it had. To be kept for its end, so that what it ran is measured by one clock."""
+    ahead_s, behind_s = began_s - int(time.time()), began_s - ordered_s
+    return float(ahead_s if ahead_s > 1 else min(0, behind_s + 1))

@@ -17,7 +17,7 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 class KubernetesOptions:
     image: str = ""  # with brimful and the jobs' own libraries; needed unless the site is only watched
     namespace: str = "brimful"
-    kubeconfig: str = ""  # empty: the service account of the Pod the server runs in, else ~/.kube/config
+    kubeconfig: str = ""  # empty: its Pod's service account, else KUBECONFIG or ~/.kube/config
     context: str = ""  # of the kubeconfig; empty: its current one
     deployment: str = ""  # whose leases are ours; empty: the id of the site's folder
     folder: str = ""  # in Pods, on a volume that all nodes share: checkpoints, where no store is named

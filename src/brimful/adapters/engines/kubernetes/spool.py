@@ -7,6 +7,7 @@ what its Meter measured last (rank.py); neither is in the log.
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from brimful.adapters.files import NOTE_BYTES, read_json, write_json
 from brimful.files import write_whole
 
 PIECE_BYTES = 4 << 20
+LATEST_S = 1 << 33  # no clock is believed to be further than 2242
 PIECES = 16  # brought at once
 
 
@@ -77,7 +79,7 @@ class Spool:
     def _add(self, place: Path, found: bytes, last: str) -> tuple[str, bool]:
         """The moment of the last line, and whether there may be more of them now."""
         is_whole = len(found) < PIECE_BYTES
-        lines = found.splitlines(keepends=True)
+        lines = io.BytesIO(found).readlines()  # a job's own \r ends none: what is after it has no moment
         if not is_whole and len(lines) > 1:
             lines.pop()  # it was cut
         new = []
@@ -112,6 +114,6 @@ def _second(moment: str) -> str:
 def _facts(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text.removeprefix(BEGINS))
-        return {key: int(found[key]) for key in ("at_s", "resumes_s")}
-    except (ValueError, KeyError, TypeError):
+        return {key: max(0, min(int(found[key]), LATEST_S)) for key in ("at_s", "resumes_s")}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {"at_s": 0, "resumes_s": 0}

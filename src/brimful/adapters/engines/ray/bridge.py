@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.engines.agent import Part, Seen
+from brimful.adapters.engines.devices import why_strange
 from brimful.adapters.engines.gangs import (
     KILL_S,
     Orphans,
@@ -29,7 +30,7 @@ from brimful.adapters.engines.watch import SENDING
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause, Parts
 from brimful.fleet.state import Node
-from brimful.language import say, verbatim
+from brimful.language import Quoted, say, verbatim
 from brimful.scheduler.ports import Observation, Start
 
 ANSWER_S = 10.0  # for an actor's answer
@@ -104,9 +105,19 @@ class Bridge:
     # -- nodes -------------------------------------------------------------------------------------------
 
     def _alive(self) -> dict[str, dict[str, Any]]:
-        """By name. The names are stable; ids are those of one life of a node."""
-        found = (each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("GPU"))
-        return {each["NodeName"]: each for each in found}
+        """By name. The names are stable; ids are those of one life of a node.
+
+        A node that was started again is there twice until Ray notices that its first life is over: the later
+        one counts. Of two machines with one name nobody could say which has a lease: nothing is said of any.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for each in self._ray.nodes():
+            if each["Alive"] and each["Resources"].get("GPU"):
+                name = each["NodeName"]
+                if name in found and _machine(found[name]) != _machine(each):
+                    raise WorldFailed(say("adapters.ray_name_twice", node=Quoted(name[:60])))
+                found[name] = each
+        return found
 
     def _draining(self, alive: Mapping[str, dict[str, Any]]) -> dict[str, int]:
         """By name, those that Ray is about to give up, and until when in ms (0: nobody said)."""
@@ -128,9 +139,11 @@ class Bridge:
                 ours[node] = ours.get(node, 0) + bundle
         made = []
         for name, each in sorted(alive.items()):
+            gpus = int(each["Resources"]["GPU"])
+            if said := why_strange(name, gpus):
+                closed[name] = said
             if name in closed:
                 continue
-            gpus = int(each["Resources"]["GPU"])
             used = gpus - free.get(each["NodeID"], {}).get("GPU", 0) - ours.get(name, 0)
             kind = (
                 self._set.node.gpu
@@ -472,3 +485,7 @@ def main(handle: int) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(int(sys.argv[1])))
+
+
+def _machine(node: Mapping[str, Any]) -> object:
+    return node.get("NodeManagerAddress")

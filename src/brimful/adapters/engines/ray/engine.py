@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import threading
@@ -15,15 +14,14 @@ from typing import Any
 
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.code import CodeStore
-from brimful.adapters.engines.lease_folders import facts, failing
+from brimful.adapters.engines.lease_folders import LeaseFolders, facts, failing
 from brimful.adapters.engines.ray.bridge import Settings
-from brimful.adapters.files import identity, read_json, write_json
+from brimful.adapters.files import identity, write_json
 from brimful.adapters.objects.store import below
 from brimful.adapters.sites import Site, Surroundings, options_of
 from brimful.errors import BadInput, Said, WorldFailed
-from brimful.fleet.job import Job
 from brimful.fleet.state import Node
-from brimful.language import os_words, say, verbatim
+from brimful.language import say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 BEGIN_S = 90.0  # until a bridge has found the cluster
@@ -40,7 +38,7 @@ class RayOptions:
     node_ip: str = ""  # ours, as the cluster sees it; empty: Ray finds it
 
 
-class RayEngine:
+class RayEngine(LeaseFolders):
     def __init__(
         self,
         folder: Path,
@@ -53,8 +51,16 @@ class RayEngine:
         through: Sequence[str] = (),
     ) -> None:
         """`through`: a command that runs the bridge elsewhere, such as in a network namespace."""
-        self._folder, self._settings = folder, settings
-        self._store, self._store_env, self._code = store, dict(store_env or {}), code
+        super().__init__(
+            folder,
+            site=settings.node.site,
+            log_bytes=0,  # each node's agent is told in its settings
+            code=code,
+            runs_as=None,
+            store=store,
+            store_env=store_env,
+        )
+        self._settings = settings
         self._command = [
             *through,
             python or sys.executable,
@@ -65,7 +71,6 @@ class RayEngine:
         self._lock = threading.RLock()
         self._pipe: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self.site = settings.node.site
         self._last: list[Node] = []
         self._closed: Mapping[str, Said] = {}
 
@@ -87,11 +92,11 @@ class RayEngine:
             with failing("adapters.cannot_keep_environment", job=each.job.job):
                 self._placed(each.lease).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_json(self._placed(each.lease), {"nodes": [node for node, _ in each.parts]})
-        return {**failed, **(self._ask("start", asked, self._store_env) if asked else {})}
+        return {**failed, **(self._ask("start", asked, dict(self._store_env)) if asked else {})}
 
     def _placed(self, lease: str) -> Path:
         """Where it is kept on which nodes a lease is: a head that lost its memory cannot tell."""
-        return self._folder / ".placed" / f"{lease}.json"
+        return self._root / ".placed" / f"{lease}.json"
 
     def _nodes_of(self, lease: str) -> list[str]:
         return [str(each) for each in (facts(self._placed(lease)) or {}).get("nodes", ())]
@@ -126,31 +131,6 @@ class RayEngine:
     def sample(self, lease: str) -> bytes | None:
         found: bytes | None = self._ask("sample", lease)
         return found
-
-    def keep_env(self, job: str, env: Mapping[str, str]) -> None:
-        try:
-            (self._folder / ".env").mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_json(self._folder / ".env" / f"{job}.json", dict(env))
-        except OSError as error:
-            said = say("adapters.cannot_keep_environment", job=job, error=os_words(error))
-            raise WorldFailed(said) from error
-
-    def forget_env(self, job: str) -> None:
-        with contextlib.suppress(OSError):
-            (self._folder / ".env" / f"{job}.json").unlink()
-
-    def _kept_env(self, job: Job) -> Mapping[str, str]:
-        kept = read_json(self._folder / ".env" / f"{job.array or job.job}.json")
-        if kept is None and job.env and not any(value for _, value in job.env):
-            raise CannotStart(say("adapters.environment_lost", job=job.job))
-        return dict(job.env) if kept is None else kept
-
-    def _archive(self, job: Job) -> bytes | None:
-        if not job.code:
-            return None
-        if self._code is None or self._code.size(job.tenant, job.code) is None:
-            raise CannotStart(say("adapters.code_gone", hash=job.code[:12]))
-        return self._code.path(job.tenant, job.code).read_bytes()
 
     # -- the pipe ----------------------------------------------------------------------------------------
 
@@ -217,7 +197,7 @@ def ray_site(site: Site, given: Surroundings) -> RayEngine:
     options = options_of(site, RayOptions)
     if not site.address:
         raise BadInput(say("adapters.ray_needs_address", site=site.site))
-    given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for its identity
     node = Node(
         site=site.site,
         node="",

@@ -18,23 +18,21 @@ from pathlib import Path
 
 from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.text import (
-    HOLD_FIELDS,
-    HOLDING,
+    END_FIELDS,
     JOB_FORMAT,
     NODE_FIELDS,
     WATCH_FORMAT,
     EndRow,
     ForeignRow,
-    HoldRow,
     JobRow,
     NodeRow,
     ends_from,
     everybodys_from,
-    holds_from,
     jobs_from,
     marked,
     nodes_from,
     racks_from,
+    strange,
 )
 from brimful.adapters.engines.ssh import command as ssh
 from brimful.adapters.sites import Site
@@ -55,6 +53,7 @@ REFUSED = re.compile(
 )
 
 
+SERVER_TIME = re.compile(r"sdiag output at [^(\n]*\((\d{1,12})\)")
 PROCTRACK = re.compile(r"^ProctrackType\s*=\s*(\S+)", re.MULTILINE)
 
 
@@ -71,7 +70,9 @@ class Commands:
 
     def nodes(self) -> list[NodeRow]:
         chosen = ("-p", self._partition) if self._partition else ()
-        found = list(nodes_from(self.run("sinfo", "-h", "-N", *chosen, "-O", NODE_FIELDS)))
+        mark = f"#{secrets.token_hex(4)}"  # no digit first: that would belong to a field's width
+        fields = ",".join(f"{each}{mark}" for each in NODE_FIELDS)
+        found = list(nodes_from(self.run("sinfo", "-h", "-N", *chosen, "-O", fields), mark=mark))
         if not found:  # sinfo says nothing, and 0, of a partition that is not there
             known = ", ".join(sorted(set(self.run("sinfo", "-h", "-o", "%R").split())))
             said = say("slurm.no_nodes", partition=Quoted(self._partition), known=known)
@@ -83,10 +84,6 @@ class Commands:
         mark = f"{secrets.token_hex(4)}|"  # nobody can have put it into a name
         text = self.run("squeue", "-h", self._whose, "-t", "all", "-o", f"{mark}{JOB_FORMAT}")
         return list(jobs_from(marked(text, mark), prefix=prefix))
-
-    def holds(self) -> list[HoldRow]:
-        """Who has GPUs now, in any partition: it may share its nodes with others."""
-        return list(holds_from(self.run("squeue", "-h", "-t", HOLDING, "-O", HOLD_FIELDS)))
 
     def everybodys(self) -> list[ForeignRow]:
         chosen = ("-p", self._partition) if self._partition else ()
@@ -106,23 +103,36 @@ class Commands:
             found = None
         return found is not None and found[1] != "proctrack/pgid"
 
+    def clock_s(self) -> int | None:
+        """What the controller's clock says, if it does."""
+        try:
+            found = SERVER_TIME.search(self.run("sdiag"))
+        except WorldFailed:
+            return None
+        return None if found is None else int(found[1])
+
     def ends(self, jobs: Sequence[str]) -> list[EndRow]:
         """What accounting kept of these, where the site keeps any: in a database, or in a file."""
-        asked = ("sacct", "-X", "-n", "-P", "-o", "JobID,JobName,State,ExitCode", "-j")
+        mark = secrets.token_hex(4)
+        asked = ("sacct", "-X", "-n", "-P", f"--delimiter={mark}", "-o", END_FIELDS, "-j")
         found: list[EndRow] = []
         with contextlib.suppress(WorldFailed):
             for some in _slices(jobs):
-                found += ends_from(self.run(*asked, ",".join(some)))
+                found += ends_from(self.run(*asked, ",".join(some)), mark=mark)
         return found
 
     def submit(self, flags: Sequence[str], script: str) -> str:
         """The job's number. CannotStart where Slurm will never take it."""
         try:
-            return self.run("sbatch", "--parsable", *flags, given=script).strip().partition(";")[0]
+            said = self.run("sbatch", "--parsable", *flags, given=script)
         except WorldFailed as error:
             if error.code == "slurm_failed" and REFUSED.search(error.problem):
                 raise CannotStart(error.said) from error
             raise
+        job = said.strip().partition(";")[0]
+        if not job.isdecimal():  # it may have been taken all the same: the next look finds it by its name
+            raise strange("sbatch", said)
+        return job
 
     def wake(self, jobs: Sequence[str]) -> None:
         """Have their runners look for what was written down. All of a job's processes get the signal, and

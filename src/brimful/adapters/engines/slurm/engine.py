@@ -8,31 +8,33 @@ GPUs of a node: nodes are filled by count.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from brimful.adapters.capabilities import LogPiece, SeenJob
-from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
-from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.cluster import HELD_S, ClusterEngine, Given
+from brimful.adapters.engines.devices import catalog_name, why_strange
 from brimful.adapters.engines.isolation import NOTICE_MODE
-from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease, facts, failing, rank_env
+from brimful.adapters.engines.lease_folders import LookAt, each_lease, facts, failing, rank_env
 from brimful.adapters.engines.slurm import batch, look
 from brimful.adapters.engines.slurm.commands import Commands, commands_at
 from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.tenants import Tenants, give_folder
-from brimful.adapters.engines.slurm.text import JobRow, NodeRow
+from brimful.adapters.engines.slurm.text import HOLDING, PASSING, EndRow, JobRow, NodeRow, Span
 from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.engines.watch import TAKEN
-from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
+from brimful.adapters.files import NOTE_BYTES, reserve, write_json
 from brimful.adapters.sites import Site, Surroundings, needs_nothing_else, options_of
-from brimful.errors import BadInput, Said, WorldFailed
+from brimful.errors import BadInput, WorldFailed
+from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import Node
 from brimful.job import read_plain
@@ -41,9 +43,12 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 SUBMITS_AT_ONCE = 4  # sbatch is 55 a second one by one, 84 with four (22.05, measured)
 TAKEN_S = 300.0  # a node that its cloud takes back is gone by then, and Slurm has seen it
-HELD_S = 60.0  # nodes where Slurm kept a lease waiting are not offered again sooner
+MOST_RANKS = 4096
+NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)  # of a job
 LATE_S = 5  # past its grace, a job that its runner has not ended is ended by Slurm
-RACKS_S = 300.0
+RACKS_S = CLOCK_S = 300.0
+CLOCK = ".clock.json"  # kept, so that what a lease ran is measured by one clock
+SILENT_S = 600  # a tenant's runner that does not say so long that it has begun: Slurm's word will do
 
 
 def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
@@ -61,12 +66,11 @@ def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
         log_bytes=given.log_bytes,
         code=given.code,
         runs_as=runs_as,
-        store=site.checkpoints,
         store_env=given.store_env_of(site),
     )
 
 
-class SlurmEngine(LeaseFolders):
+class SlurmEngine(ClusterEngine):
     def __init__(
         self,
         root: Path,
@@ -74,46 +78,33 @@ class SlurmEngine(LeaseFolders):
         options: SlurmOptions,
         *,
         site: Site,
-        microusd_per_gpu_hour: int,
         log_bytes: int,
-        code: CodeStore | None = None,
         runs_as: JobUsers | None = None,
-        store: str = "",
-        store_env: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        **given: Unpack[Given],
     ) -> None:
-        super().__init__(
-            root,
-            site=site.site,
-            log_bytes=log_bytes,
-            code=code,
-            runs_as=runs_as,
-            store=store,
-            store_env=store_env,
-            notices=site.notices,
-        )
+        super().__init__(root, site=site, log_bytes=log_bytes, runs_as=runs_as, **given)
         self._tenants = Tenants({} if runs_as is None else runs_as.users, site=site.site)
         if self._tenants.users:
             if self._store_env:
                 raise BadInput(say("slurm.users_see_credentials", site=site.site))
             self._tenants.let_in(root, Path(options.python or sys.executable))
-        self._commands, self._options, self._described = commands, options, site
-        self._price, self._clock = microusd_per_gpu_hour, clock
+        self._commands, self._options = commands, options
         self._prefix = f"brimful:{self.identity[:8]}:"
         self._rows: dict[str, NodeRow] = {}
-        self._nodes: Sequence[Node] = []
         self._racks: tuple[float, dict[str, str]] = (float("-inf"), {})
         self._jobs: dict[str, list[JobRow]] | None = None  # by lease, as of a poll that nobody has used yet
-        self._on: Counter[str] = Counter()  # GPUs of ours on each node, as of the last poll
-        self._foreign: Counter[str] = Counter()  # and of others
+        self._ours: dict[str, JobRow] | None = None  # that have GPUs, by number, as of the last poll
+        self._on: Counter[str] = Counter()  # GPUs of ours on each node, as of then
+        self._most: dict[str, int] = {}  # GPUs that others have on each node, at most
+        self._least: dict[str, int] = {}
         self._hears: bool | None = None  # whether Slurm's signals reach every process of a job
         self._lived: set[str] = set()  # jobs that were not over at the last look
         self._told: dict[str, list[JobRow]] = {}  # leases that were told to run, and what Slurm said of them
         self._pending: dict[str, float] = {}  # since when we have seen it wait
-        self._held: dict[str, float] = {}  # until when a node is not offered
+        self._parts: dict[str, Parts] = {}  # what they were ordered on: a tenant's file may say anything
         self._late: dict[str, float] = {}  # of leases that were told to stop: when Slurm is to end them
-        self._skews: dict[str, float] = {}
-        self._closed: dict[str, Said] = {}
+        self._skew_s = float((facts(root / CLOCK) or {}).get("skew_s", 0.0))  # of the controller's clock
+        self._clock_asked = float("-inf")
 
     def admit(self, tenant: str) -> None:
         """Slurm keeps users apart: where each tenant has its own, they may share the site."""
@@ -126,16 +117,32 @@ class SlurmEngine(LeaseFolders):
     # -- nodes -------------------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[Node]:
+        if self._ours is None:
+            self._poll()
         rows = self._commands.nodes()
-        before = self._on
+        before = self._ours
         self._jobs = self._poll()
+        self._compare_clocks()
         self._hold_lost_nodes()
         self._rows = {row.node: row for row in rows}
-        self._foreign = self._strangers(before)
-        found = [self._node(row) for row in rows if self._is_open(row)]
-        if found != self._nodes:
-            self._nodes = found
-        return self._nodes
+        self._count_strangers(before or {})
+        self._closed = {}
+        return self._kept([self._node(row) for row in rows if self._is_open(row)])
+
+    def _compare_clocks(self) -> None:
+        """As far as a clock that tells whole seconds, and an answer that took its time, allow."""
+        if self._clock() - self._clock_asked < CLOCK_S:
+            return
+        self._clock_asked, before_s = self._clock(), time.time()
+        said_s = self._commands.clock_s()
+        if said_s is None:
+            return
+        least_s, most_s = said_s - time.time(), said_s + 1 - before_s
+        if least_s - 1 <= self._skew_s <= most_s + 1:
+            return
+        self._skew_s = 0.0 if least_s - 1 <= 0 <= most_s + 1 else float(round((least_s + most_s) / 2))
+        with contextlib.suppress(OSError):
+            write_json(self._root / CLOCK, {"skew_s": self._skew_s})
 
     def _hold_lost_nodes(self) -> None:
         """Where Slurm sent a lease away, somebody else is about to begin, whatever it says is free now."""
@@ -146,45 +153,40 @@ class SlurmEngine(LeaseFolders):
                 self._held |= {node: max(until, self._held.get(node, 0.0)) for node in row.nodes}
         self._lived = {row.name for row in rows if row.state in look.LIVING}
 
-    def _strangers(self, before: Counter[str]) -> Counter[str]:
-        """GPUs that others hold on each node. Where it is ours alone that changes, nobody else is asked for.
+    def _count_strangers(self, before: Mapping[str, JobRow]) -> None:
+        """What is used on each node less what is ours: at least, and at most.
 
-        What is used less what is ours would do, if both were of one moment. It is the least that others have:
-        their jobs tell the rest, but not how one that has its GPUs unevenly has them on each node.
+        Slurm is asked for our jobs before and after it is asked for the nodes. One that began or ended in
+        between may be in what is used, or not. Nodes are offered by the most, so that none is promised twice;
+        a lease that waits is handed back by the least, so that none goes for what our own jobs do.
         """
-        if all(row.used == self._on[name] == before[name] for name, row in self._rows.items()):
-            return Counter()
-        own = {row.number for rows in (self._jobs or {}).values() for row in rows}
-        held: Counter[str] = Counter()
-        for each in self._commands.holds():
-            if each.number not in own:
-                held.update(dict.fromkeys(each.nodes, -(-each.gpus // max(1, len(each.nodes)))))
-        least = {name: row.used - max(before[name], self._on[name]) for name, row in self._rows.items()}
-        return Counter({name: max(held[name], least[name], 0) for name in self._rows})
+        now = self._ours or {}
+        certain = {number: row for number, row in now.items() if row.state not in PASSING}
+        throughout = [row for number, row in certain.items() if number in before]
+        sure, here, any_of = (
+            _gpus_on(throughout),
+            _gpus_on(certain.values()),
+            _gpus_on({**before, **now}.values()),
+        )
+        nodes = self._rows.items()
+        self._most = {n: max(0, min(row.used - sure[n], row.gpus.total - here[n])) for n, row in nodes}
+        self._least = {n: max(0, row.used - any_of[n]) for n, row in nodes}
 
     def _node(self, row: NodeRow) -> Node:
-        taken = min(row.gpus.total, self._foreign[row.node])
-        if self._held.get(row.node, 0.0) > self._clock():
-            taken = max(0, row.gpus.total - self._on[row.node])  # it is somebody's, whatever Slurm says
-        return Node(
-            site=self.site,
-            node=row.node,
+        return self._offer(
+            row.node,
             gpu=self._own_word(row.gpus.kind),
             gpus=row.gpus.total,
-            microusd_per_gpu_hour=self._price,
-            declared=False,
+            foreign=self._most[row.node],
+            ours=self._on[row.node],
             rack=self._rack(row.node),
-            tier=self._described.tier,
-            owner=self._described.owner,
-            microusd_per_gib=self._described.microusd_per_gib,
-            taken=tuple(range(taken)),
-            chosen_by="count",
         )
 
     def _own_word(self, kind: str) -> str:
         return catalog_name(self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu")
 
     def _is_open(self, row: NodeRow) -> bool:
+        said = why_strange(row.node, row.gpus.total)
         closed = row.states & look.CLOSED
         if "reserved" in row.states and not self._options.reservation:
             closed |= {"reserved"}
@@ -193,10 +195,9 @@ class SlurmEngine(LeaseFolders):
             said = say(
                 "slurm.node_closed", node=row.node, state=verbatim(words), reason=verbatim(row.reason or "-")
             )
+        if said is not None:
             self._closed[row.node] = said
-        else:
-            self._closed.pop(row.node, None)
-        return not closed
+        return said is None
 
     def _rack(self, node: str) -> str:
         asked, racks = self._racks
@@ -208,15 +209,15 @@ class SlurmEngine(LeaseFolders):
     def _poll(self) -> dict[str, list[JobRow]]:
         """Our jobs by lease, the one that runs it first."""
         jobs: dict[str, list[JobRow]] = {}
-        on: Counter[str] = Counter()
+        ours: dict[str, JobRow] = {}
         for row in self._commands.jobs(self._prefix):
             lease = row.name.removeprefix(self._prefix)
             if not self._tenants.is_owner(self._root / Path(lease).name, row.uid):
                 continue  # a tenant calls a job of its own as if it were another's lease
             jobs.setdefault(lease, []).append(row)
-            if row.state in look.LIVING - look.WAITING:
-                on.update(dict.fromkeys(row.nodes, row.gpus_per_node))
-        self._on = on
+            if row.state in HOLDING:
+                ours[row.number] = row
+        self._ours, self._on = ours, _gpus_on(ours.values())
         return jobs
 
     # -- start -------------------------------------------------------------------------------------------
@@ -229,12 +230,17 @@ class SlurmEngine(LeaseFolders):
         if self._hears is None:
             self._hears = self._commands.signals_reach_all()
         begin = lambda start: self._start(start, known.get(start.lease, []))  # noqa: E731
+        self._ours = None  # what begins now is no stranger's at the next look
         with ThreadPoolExecutor(SUBMITS_AT_ONCE) as pool:
             return each_lease(begin, {each.lease: each for each in starts}, pool.map)
 
     def _start(self, start: Start, known: Sequence[JobRow]) -> None:
         folder = self._folder(start.lease)
-        with self._as_tenant(start.lease):
+        self._parts[start.lease] = start.parts
+        with (
+            failing("adapters.cannot_start_in", lease=start.lease, folder=folder),
+            self._as_tenant(start.lease),
+        ):
             begun = any((folder / name).exists() for name in ("submitted.json", "won", "stop.json"))
         if begun:
             return
@@ -297,9 +303,6 @@ class SlurmEngine(LeaseFolders):
                 reserve(own / "ended.json")
                 write_json(own / "order.json", order)
 
-    def _gpu_at(self, node: str) -> str:
-        return next((each.gpu for each in self._nodes if each.node == node), "")
-
     def _submit(self, folder: Path, start: Start, *, kind: str) -> str:
         those = batch.components(start.parts)
         name = f"{self._prefix}{start.lease}"
@@ -356,7 +359,7 @@ class SlurmEngine(LeaseFolders):
         with failing("adapters.cannot_ask_stop", lease=lease, folder=folder), self._as_tenant(lease):
             if (folder / "stop.json").exists():
                 return False
-            for rank in folder.glob("ranks/*"):  # first those that wait for it, so that all know their grace
+            for rank in self._ranks(folder):  # first those that wait for it, so that all know their grace
                 write_json(rank / "stop.json", stop)
             write_json(folder / "stop.json", stop)
         return True
@@ -366,7 +369,7 @@ class SlurmEngine(LeaseFolders):
         with self._as_tenant(lease), failing("adapters.cannot_give_notice", lease=lease, folder=folder):
             if (folder / "stop.json").exists():
                 return
-            for rank in folder.glob("ranks/*"):
+            for rank in self._ranks(folder):
                 path, notice = rank / "notice.json", {"deadline_s": until_s, "may_stay": True}
                 if until_s is None:
                     path.unlink(missing_ok=True)
@@ -383,10 +386,11 @@ class SlurmEngine(LeaseFolders):
             with self._as_tenant(lease):
                 return list(self._look(lease, jobs.get(lease, []), forgotten))
 
-        seen = self._look_at_each(leases, look_at)
-        seen += self._remembered(forgotten)
+        seen = self._look_at_each(leases, look_at, then=lambda: self._remembered(forgotten))
         self._hand_back(leases, jobs)
-        if len(self._told) + len(self._pending) + len(self._late) > 2 * len(leases) + 100:
+        kept = len(self._told) + len(self._pending) + len(self._late) + len(self._parts)
+        if kept > 3 * len(leases) + 100:
+            self._parts = {lease: parts for lease, parts in self._parts.items() if lease in leases}
             self._told = {lease: rows for lease, rows in self._told.items() if lease in leases}
             self._pending = {lease: at for lease, at in self._pending.items() if lease in leases}
             self._late = {lease: at for lease, at in self._late.items() if lease in leases}
@@ -395,10 +399,10 @@ class SlurmEngine(LeaseFolders):
     def _look(self, lease: str, rows: list[JobRow], forgotten: list[str]) -> Iterator[Observation]:
         folder = self._folder(lease)
         if self._notices:
-            self._hold_taken(folder / TAKEN)
+            self._hold_taken(folder / TAKEN, {node for row in rows for node in row.nodes})
         if rows and self._told.get(lease) == rows and rows[0].state in ("RUNNING", "PENDING"):
             return  # nothing new: of two thousand that run or wait, no file is opened
-        submitted = read_json(folder / "submitted.json", most_bytes=NOTE_BYTES)
+        submitted = facts(folder / "submitted.json")
         if not rows and submitted is None and not (folder / "won").exists():
             yield Observation(lease=lease, state="absent")
             return
@@ -413,22 +417,32 @@ class SlurmEngine(LeaseFolders):
             return
         self._pending.pop(lease, None)
         ranks = look.ranks_of(folder, self._count(folder, submitted))
-        skew_s = self._skew(lease, submitted, ranks)
+        span = _span([each for each in rows if _base(each.job) == _base(row.job)])
         if row.state not in look.LIVING:
-            yield look.ended(lease, folder, ranks, row.state, skew_s=skew_s)
+            yield look.ended(lease, folder, ranks, row.state, span, skew_s=self._skew_s)
         elif row.state == "COMPLETING" and self._is_clear(folder, ranks):
-            yield look.ended(lease, folder, ranks, "", skew_s=skew_s)
+            yield look.ended(lease, folder, ranks, "", span, skew_s=self._skew_s)
+        elif look.has_begun(ranks) or self._is_silent(span):
+            self._told[lease] = rows
+            yield look.running(lease, ranks, span, skew_s=self._skew_s)
         else:
-            running = look.running(lease, ranks, skew_s=skew_s)
-            if running is not None:
-                self._told[lease] = rows
-            yield running or look.waiting(lease, "")
+            yield look.waiting(lease, "")
 
-    def _hold_taken(self, taken: Path) -> None:
-        """Runners alone hear what a cloud says of a node, while it still runs; Slurm goes on offering it."""
+    def _is_silent(self, span: Span) -> bool:
+        """A tenant whose runner never says that it runs would have its GPUs, and no bill, until it ends."""
+        began_s = time.time() if span.began_s is None else span.began_s - self._skew_s
+        return bool(self._tenants.users) and time.time() - began_s > SILENT_S
+
+    def _hold_taken(self, taken: Path, own: Collection[str]) -> None:
+        """Runners alone hear what a cloud says of a node, while it still runs; Slurm goes on offering it.
+
+        `own`: the lease's nodes. Its tenant could write anybody's there, and date it as it likes.
+        """
         with contextlib.suppress(FileNotFoundError):
-            until = self._clock() + TAKEN_S - (time.time() - taken.stat().st_mtime)
-            for node in read_plain(taken, below=taken.parent, most_bytes=NOTE_BYTES).decode().split():
+            age_s = max(0.0, time.time() - taken.lstat().st_mtime)
+            until = self._clock() + TAKEN_S - age_s
+            said = read_plain(taken, below=taken.parent, most_bytes=NOTE_BYTES).decode(errors="replace")
+            for node in {*said.split()} & {*own}:
                 self._held[node] = max(self._held.get(node, 0.0), until)
 
     def _is_clear(self, folder: Path, ranks: Sequence[look.Rank]) -> bool:
@@ -442,44 +456,39 @@ class SlurmEngine(LeaseFolders):
         )
 
     def _count(self, folder: Path, submitted: Mapping[str, Any] | None) -> int:
-        nodes = (submitted or read_json(folder / "gang.json", most_bytes=NOTE_BYTES) or {}).get("nodes", [])
-        return max(1, len(nodes))
+        nodes = (submitted or facts(folder / "gang.json") or {}).get("nodes", [])
+        return max(1, min(len(nodes), MOST_RANKS)) if isinstance(nodes, list) else 1
 
-    def _skew(self, lease: str, submitted: Mapping[str, Any] | None, ranks: Sequence[look.Rank]) -> float:
-        """How far the node's clock is ahead of ours, at least: it cannot have begun before we handed it in,
-        nor after we saw that it had. Kept for its end, so that what it ran is measured by one clock."""
-        began_s = look.started_s(ranks)
-        if lease in self._skews or began_s is None:
-            return self._skews.get(lease, 0.0)
-        path = self._folder(lease) / "skew.json"
-        kept = facts(path)
-        if kept:
-            skew_s = float(kept["skew_s"])
-        else:
-            ahead_s = began_s - int(time.time())
-            behind_s = began_s - int((submitted or {}).get("at_s", began_s))
-            skew_s = float(ahead_s if ahead_s > 1 else min(0, behind_s + 1))
-            if skew_s:
-                with contextlib.suppress(OSError):
-                    write_json(path, {"skew_s": skew_s})
-        self._skews[lease] = skew_s
-        return skew_s
+    def _ranks(self, folder: Path) -> list[Path]:
+        """Those of which there is a folder; a tenant may have put any number of others beside them."""
+        places = (folder / "ranks" / str(rank) for rank in range(self._count(folder, None)))
+        return [place for place in places if place.is_dir()]
 
-    def _remembered(self, leases: Sequence[str]) -> Iterator[Observation]:
+    def _remembered(self, leases: Sequence[str]) -> Iterator[tuple[str, LookAt]]:
         """Of leases that the controller has forgotten: what their runners and accounting kept."""
         ids = {}
         for lease in leases:
             with self._as_tenant(lease):
-                ids[lease] = str((facts(self._folder(lease) / "submitted.json") or {}).get("job", ""))
-        ends = (
-            {row.job: row for row in self._commands.ends([job for job in ids.values() if job])} if ids else {}
-        )
-        for lease, job in ids.items():
-            folder, state = self._folder(lease), ends[job].state if job in ends else ""
+                said = str((facts(self._folder(lease) / "submitted.json") or {}).get("job", ""))
+            ids[lease] = said if NUMBER.fullmatch(said) else ""
+        ends = self._kept_ends([job for job in ids.values() if job])
+
+        def look_at(lease: str) -> list[Observation]:
+            folder, rows = self._folder(lease), ends.get((ids[lease], lease), [])
+            # Of the parts of a heterogeneous job the one that did not come to its end says why.
+            state = next((row.state for row in rows if row.state != "COMPLETED"), "COMPLETED" if rows else "")
             with self._as_tenant(lease):
                 ranks = look.ranks_of(folder, self._count(folder, None))
-                seen = look.ended(lease, folder, ranks, state, skew_s=self._skew(lease, None, ranks))
-            yield seen
+                return [look.ended(lease, folder, ranks, state, _span(rows), skew_s=self._skew_s)]
+
+        return ((lease, look_at) for lease in ids)
+
+    def _kept_ends(self, jobs: Sequence[str]) -> dict[tuple[str, str], list[EndRow]]:
+        """By job and lease: a controller that lost its memory gives a number to somebody else's job too."""
+        found: dict[tuple[str, str], list[EndRow]] = {}
+        for row in self._commands.ends(jobs) if jobs else []:
+            found.setdefault((_base(row.job), row.name.removeprefix(self._prefix)), []).append(row)
+        return found
 
     def _hand_back(self, leases: Collection[str], jobs: Mapping[str, Sequence[JobRow]]) -> None:
         """What Slurm keeps waiting behind others: its GPUs are not there, and elsewhere there may be some."""
@@ -489,24 +498,22 @@ class SlurmEngine(LeaseFolders):
             if since is None or not rows or any(row.state != "PENDING" for row in rows):
                 continue
             folder = self._folder(lease)
-            with self._as_tenant(lease):
-                submitted = facts(folder / "submitted.json") or {}
-            taken = self._are_taken(submitted)
+            parts = self._parts.get(lease, ())
+            taken = self._are_taken(parts)
             if not taken and now - since < self._options.pending_s:
                 continue
             with contextlib.suppress(OSError), self._as_tenant(lease):
                 write_json(folder / "handed_back.json", {"reason": rows[0].reason})
                 ids.append(_base(rows[0].job))
             if not taken:  # for a reason that is not in our sight
-                self._held |= dict.fromkeys(submitted.get("nodes", []), now + HELD_S)
+                self._held |= dict.fromkeys((node for node, _ in parts), now + HELD_S)
         if ids:
             self._commands.cancel_pending(ids)
 
-    def _are_taken(self, submitted: Mapping[str, Any]) -> bool:
+    def _are_taken(self, parts: Parts) -> bool:
         """Whether others have the GPUs that it waits for."""
-        parts = zip(submitted.get("nodes", ()), submitted.get("gpus", ()), strict=False)
-        rows = ((self._rows.get(node), gpus) for node, gpus in parts)
-        return any(row and gpus > row.gpus.total - self._foreign[row.node] for row, gpus in rows)
+        rows = ((self._rows.get(node), len(gpus)) for node, gpus in parts)
+        return any(row and gpus > row.gpus.total - self._least[row.node] for row, gpus in rows)
 
     def seen_jobs(self) -> list[SeenJob]:
         """Of arrays each task; of those, and of heterogeneous jobs, each number once, with when it came."""
@@ -529,9 +536,6 @@ class SlurmEngine(LeaseFolders):
 
     # -- besides -----------------------------------------------------------------------------------------
 
-    def complaints(self) -> Mapping[str, Said]:
-        return {**self._closed, **self._complaints}
-
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         with failing("adapters.cannot_read_log", lease=lease), self._as_tenant(lease):
             place = self._folder(lease) / "ranks" / str(rank)
@@ -552,10 +556,25 @@ def _base(job: str) -> str:
     return job.partition("+")[0]
 
 
+def _gpus_on(rows: Iterable[JobRow]) -> Counter[str]:
+    on: Counter[str] = Counter()
+    for row in rows:
+        on.update(dict.fromkeys(row.nodes, row.gpus_per_node))
+    return on
+
+
+def _span(rows: Sequence[JobRow | EndRow]) -> Span:
+    """Of all parts of a job."""
+    began = [row.span.began_s for row in rows if row.span.began_s is not None]
+    ended = [row.span.ended_s for row in rows if row.span.ended_s is not None]
+    return Span(min(began, default=None), max(ended, default=None))
+
+
 def _winner(folder: Path, rows: Sequence[JobRow]) -> JobRow | None:
     """Of several jobs for one lease the one that runs it; of its components, one that lives."""
     try:
-        won = (folder / "won" / "id").read_text(errors="replace").strip()
+        said = read_plain(folder / "won" / "id", below=folder, most_bytes=NOTE_BYTES)
+        won = said.decode(errors="replace").strip()
     except OSError:
         won = ""
     own = [row for row in rows if _base(row.job) == won] if won else list(rows)

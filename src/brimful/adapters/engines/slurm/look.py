@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.adapters.engines.lease_folders import exit_code_of, is_done, kept_work_s
-from brimful.adapters.engines.slurm.text import NOT_BEGUN, NOT_OVER
+from brimful.adapters.engines.lease_folders import exit_code_of, is_done, kept_work_s, second
+from brimful.adapters.engines.slurm.text import NOT_BEGUN, NOT_OVER, Span
 from brimful.adapters.files import NOTE_BYTES, read_json
 from brimful.adapters.objects.carriage import read_carried
-from brimful.errors import Said
+from brimful.errors import BrimfulError, Said
 from brimful.fleet.events import Cause
+from brimful.job import read_plain
 from brimful.language import Plain, say, verbatim
 from brimful.language.record import said_by_anybody
 from brimful.scheduler.ports import Observation
@@ -26,6 +28,8 @@ NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 # Of jobs that are only watched. Who was cancelled, preempted or ran out of time may have saved its work.
 OUTCOMES = {"COMPLETED": "kept", **dict.fromkeys((*NODE_LOST, "FAILED", "OUT_OF_MEMORY", "DEADLINE"), "lost")}
 HELD = ("Dependency", "JobHeld", "BeginTime", "JobArrayTaskLimit")  # reasons for which none could begin
+
+LATEST_S = 1 << 33  # no clock is believed to be further than 2242
 
 # A node in one of these states takes no new job.
 CLOSED = frozenset(
@@ -74,10 +78,18 @@ class Rank(NamedTuple):
 
 def ranks_of(folder: Path, count: int) -> list[Rank]:
     places = [folder / "ranks" / str(rank) for rank in range(count)]
-    names = ("started.json", "child.json", "ended.json")
     return [
-        Rank(place, *(read_json(place / name, most_bytes=NOTE_BYTES) for name in names)) for place in places
+        Rank(place, *(_note(place / name) for name in ("started.json", "child.json", "ended.json")))
+        for place in places
     ]
+
+
+def _note(path: Path) -> Mapping[str, Any] | None:
+    """Empty where its owner has made it unreadable: that keeps no lease from its end, nor from its bill."""
+    try:
+        return read_json(path, most_bytes=NOTE_BYTES)
+    except (BrimfulError, PermissionError):
+        return {}
 
 
 def waiting(lease: str, reason: str) -> Observation:
@@ -86,29 +98,32 @@ def waiting(lease: str, reason: str) -> Observation:
     return Observation(lease=lease, state="waiting", problem=said)
 
 
-def running(lease: str, ranks: Sequence[Rank], *, skew_s: float) -> Observation | None:
-    """None while not all of its ranks have begun."""
-    if any(rank.started is None or (rank.child is None and rank.ended is None) for rank in ranks):
-        return None
+def has_begun(ranks: Sequence[Rank]) -> bool:
+    """Whether all of its ranks have begun, as their runners say."""
+    return all(rank.started is not None and (rank.child or rank.ended) is not None for rank in ranks)
+
+
+def running(lease: str, ranks: Sequence[Rank], span: Span, *, skew_s: float) -> Observation:
     return Observation(
         lease=lease,
         state="running",
-        started_s=started_s(ranks),
+        started_s=span.began_s,
         resumes_s=_resumes_s(ranks),
         skew_s=skew_s,
     )
 
 
-def ended(lease: str, folder: Path, ranks: Sequence[Rank], state: str, *, skew_s: float) -> Observation:
-    """`state` is Slurm's last word on it; empty: it has forgotten it."""
-    began_s = started_s(ranks)
+def ended(
+    lease: str, folder: Path, ranks: Sequence[Rank], state: str, span: Span, *, skew_s: float
+) -> Observation:
+    """`state` is Slurm's last word on it; empty: it has forgotten it, or is about to say more."""
+    began_s, over_s = _billed(ranks, state, span, now_s=int(time.time() + skew_s))
     first, codes = first_failed(folder, ranks), [_code(rank) for rank in ranks]
     problem, cause = _why(folder, ranks, state, first)
     code = codes[first] if first is not None else (0 if set(codes) == {0} else None)
-    over_s = None if began_s is None else max(began_s, *(ended_s(rank) for rank in ranks))
     kept_s = None
-    if began_s is not None and over_s is not None and ranks[0].started is not None:
-        kept_s = kept_work_s(ranks[0].started, ranks[0].ended or {}, over_s, is_done=cause == "finished")
+    if began_s is not None and over_s is not None and ranks:
+        kept_s = _kept_s(ranks, over_s - began_s, is_done=cause == "finished")
     return Observation(
         lease=lease,
         state="ended",
@@ -126,6 +141,19 @@ def ended(lease: str, folder: Path, ranks: Sequence[Rank], state: str, *, skew_s
     )
 
 
+def _kept_s(ranks: Sequence[Rank], ran_s: int, *, is_done: bool) -> float | None:
+    """By its node's clock, and never more than Slurm let it run. Nobody can tell of what makes no sense."""
+    began_s = _moment((ranks[0].started or {}).get("at_s"))
+    if began_s is None:
+        return None
+    started = {**(ranks[0].started or {}), "at_s": began_s}
+    until_s = min(_last_s(ranks), second(began_s) + ran_s)
+    try:
+        return kept_work_s(started, ranks[0].ended or {}, until_s, is_done=is_done)
+    except (BrimfulError, OSError, ValueError):
+        return None
+
+
 def is_told(rank: Rank) -> bool:
     """It ended after somebody had told it to."""
     return bool(rank.ended and rank.ended.get("told"))
@@ -138,15 +166,27 @@ def is_taken(rank: Rank) -> bool:
 
 def first_failed(folder: Path, ranks: Sequence[Rank]) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):  # on a full disk the mark is empty
-        rank = int((folder / "failed").read_text(errors="replace").split()[0])
+        said = read_plain(folder / "failed", below=folder, most_bytes=NOTE_BYTES)
+        rank = int(said.split()[0])
         return rank if 0 <= rank < len(ranks) else None
     return next((i for i, rank in enumerate(ranks) if _code(rank) not in (0, None)), None)
 
 
-def started_s(ranks: Sequence[Rank]) -> int | None:
-    """When the first of them began, by its node's clock."""
-    found = [_moment(rank.started.get("at_s")) for rank in ranks if rank.started is not None]
-    return min(found) if found else None
+def _billed(ranks: Sequence[Rank], state: str, span: Span, *, now_s: int) -> tuple[int | None, int | None]:
+    """When it began and ended: Slurm's word, since its runner may be its tenant's own process.
+
+    The runner's counts where Slurm has forgotten the job, and of a lost node, which Slurm calls lost long
+    after its last sign of life.
+    """
+    began_s, over_s = span
+    said = [at_s for rank in ranks if (at_s := _moment((rank.started or {}).get("at_s"))) is not None]
+    if began_s is None and said:  # it began in the second in which it ended, or Slurm has forgotten it
+        began_s = min(said) if over_s is None else over_s
+    if began_s is None:
+        return None, None
+    if over_s is None or state in NODE_LOST:
+        over_s = min(_last_s(ranks), now_s if over_s is None else over_s)
+    return began_s, max(began_s, min(over_s, now_s))
 
 
 def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> tuple[Said | None, Cause]:
@@ -170,7 +210,7 @@ def _by_others(
 ) -> tuple[Said | None, Cause] | None:
     """Who ended it, where that is neither the job nor we."""
     if by := next((rank for rank in ranks if is_taken(rank)), None):
-        return said_by_anybody((by.ended or {})["problem"]), "preempted_by_engine"
+        return said_by_anybody((by.ended or {}).get("problem")), "preempted_by_engine"
     if state in NODE_LOST:
         return say("slurm.node_lost"), "node_lost"
     if state in SENT_AWAY:
@@ -181,7 +221,7 @@ def _by_others(
 
 
 def _sent_away(folder: Path, ranks: Sequence[Rank], state: str) -> Said:
-    handed = read_json(folder / "handed_back.json", most_bytes=NOTE_BYTES)
+    handed = _note(folder / "handed_back.json")
     if handed is not None and not any(rank.started for rank in ranks):
         return say("slurm.handed_back", reason=verbatim(str(handed.get("reason"))))
     return say("slurm.sent_away", state=verbatim(state))
@@ -200,14 +240,19 @@ def _code(rank: Rank) -> int | None:
 
 
 def _resumes_s(ranks: Sequence[Rank]) -> int | None:
-    found = (ranks[0].child or {}).get("resumes_s") if ranks else None
-    return _moment(found) if isinstance(found, int) else None
+    return _moment((ranks[0].child or {}).get("resumes_s")) if ranks else None
 
 
-def ended_s(rank: Rank) -> int:
+def _last_s(ranks: Sequence[Rank]) -> int:
+    """By their nodes' clocks."""
+    return max(map(_last_of, ranks))
+
+
+def _last_of(rank: Rank) -> int:
     """When it ended, or the last proof that it lived."""
-    if rank.ended is not None and isinstance(rank.ended.get("at_s"), int | float):
-        return _moment(rank.ended["at_s"])
+    at_s = _moment((rank.ended or {}).get("at_s"))
+    if at_s is not None:
+        return at_s
     seen_s = 0
     for name in ("beat", "log"):
         with contextlib.suppress(OSError):
@@ -215,7 +260,8 @@ def ended_s(rank: Rank) -> int:
     return min(seen_s, int(time.time()))
 
 
-def _moment(value: object) -> int:
-    if not isinstance(value, int | float):
-        raise TypeError(f"{str(value)[:40]!r} is not a moment")
-    return max(0, int(value))
+def _moment(value: object) -> int | None:
+    """None: it makes no sense."""
+    if not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return int(max(0, min(value, LATEST_S)))

@@ -25,7 +25,12 @@ class Tenants:
         self.users, self._site = users, site
 
     def acting_in(self, folder: Path) -> contextlib.AbstractContextManager[None]:
-        return acting_as_owner(folder) if self.users else contextlib.nullcontext()
+        if not self.users:
+            return contextlib.nullcontext()
+        with contextlib.suppress(OSError):  # whoever shuts its own folder cannot hide in it
+            if folder.lstat().st_mode & 0o700 != 0o700:
+                folder.chmod(0o700)
+        return acting_as_owner(folder)
 
     def is_owner(self, folder: Path, uid: int) -> bool:
         """Whether this user has the lease of this folder. Without users, Slurm shows ours alone."""

@@ -7,7 +7,7 @@ Text, never `--json`: with the controller down that answers with rc 0 and a docu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -15,18 +15,20 @@ from brimful.errors import WorldFailed
 from brimful.language import Quoted, say
 
 MOST_HOSTS = 100_000
-GPU = re.compile(r"(?:^|[,/:])gpu(?::(?P<kind>[A-Za-z][\w.+-]*))?:(?P<total>\d+)")
-ALLOCATED = re.compile(r"(?:^|,)gres/gpu=(\d+)")
+GPU = re.compile(r"(?:^|[,/:])gpu(?::(?P<kind>[A-Za-z][\w.+-]*))?:(?P<total>\d{1,9})(?!\d)")
 SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
 
-# Widths that nothing is cut at; a suffix parts them, since a reason may hold spaces.
-NODE_FIELDS = "NodeList:128|,Gres:128|,GresUsed:128|,StateComplete:96|,NodeAddr:128|,Reason:256|"
+# Widths that nothing is cut at.
+NODE_FIELDS = ("NodeList:128", "Gres:128", "GresUsed:128", "StateComplete:96", "NodeAddr:128", "Reason:256")
 WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%N|%r"  # without names, which may hold anything, ends of lines too
 NOT_BEGUN = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 NOT_OVER = NOT_BEGUN | {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-JOB_FORMAT = "%i|%A|%T|%N|%b|%U|%r|%j"  # the name last: a stranger's may hold anything
-HOLD_FIELDS = "JobID:24|,NumNodes:12|,tres-alloc:256|,NodeList:2048|"
-HOLDING = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
+JOB_FORMAT = "%i|%A|%T|%N|%b|%U|%S|%e|%r|%j"  # the name last: a stranger's may hold anything
+END_FIELDS = "JobID,State,Start,End,JobName"
+# In these it may be over without ever having begun: it was still waiting.
+MAY_NOT_HAVE_BEGUN = frozenset({"CANCELLED", "DEADLINE", "REVOKED"})
+PASSING = frozenset({"CONFIGURING", "COMPLETING"})  # its GPUs may count as used, or not
+HOLDING = (NOT_OVER - NOT_BEGUN) | PASSING
 
 
 class Gpus(NamedTuple):
@@ -43,6 +45,13 @@ class NodeRow(NamedTuple):
     reason: str
 
 
+class Span(NamedTuple):
+    """When a job began and ended, in UTC by the controller's clock; None: it has not."""
+
+    began_s: int | None = None
+    ended_s: int | None = None
+
+
 class JobRow(NamedTuple):
     job: str  # the number; of a heterogeneous job, its first
     number: str  # of each of its parts another
@@ -52,14 +61,7 @@ class JobRow(NamedTuple):
     reason: str
     uid: int
     name: str
-
-
-class HoldRow(NamedTuple):
-    """What a job of anybody has been given."""
-
-    number: str
-    gpus: int  # in all
-    nodes: tuple[str, ...]
+    span: Span
 
 
 class ForeignRow(NamedTuple):
@@ -80,20 +82,23 @@ class ForeignRow(NamedTuple):
 class EndRow(NamedTuple):
     """What accounting kept of a job."""
 
-    job: str
-    name: str
+    job: str  # of a heterogeneous one each part has a row: 7+0, 7+1
     state: str
-    exit_code: int | None
+    span: Span
+    name: str
 
 
-def nodes_from(text: str) -> Iterator[NodeRow]:
-    """Of `sinfo -h -N -O NODE_FIELDS`: those with GPUs, each once."""
+def nodes_from(text: str, *, mark: str = "|") -> Iterator[NodeRow]:
+    """Of `sinfo -h -N -O NODE_FIELDS`, each field with the mark behind it: those with GPUs, each once.
+
+    A reason may hold anything, ends of lines too: what has no mark is the rest of one.
+    """
     seen: set[str] = set()
-    for line in text.splitlines():
-        fields = [each.strip() for each in line.split("|")]
-        if len(fields) < 6:
-            raise _strange("sinfo", line)
-        name, gres, used, state, address, reason = fields[:6]
+    rows = [fields for line in text.split("\n") if len(fields := line.split(mark)) >= len(NODE_FIELDS)]
+    if text.strip() and not rows:
+        raise strange("sinfo", text)
+    for row in rows:
+        name, gres, used, state, address, reason = (each.strip() for each in row[: len(NODE_FIELDS)])
         gpus = gpus_in(gres)
         if gpus.total and name not in seen:
             seen.add(name)
@@ -117,13 +122,15 @@ def jobs_from(text: str, *, prefix: str) -> Iterator[JobRow]:
     for line in text.split("\n"):
         if not line:
             continue
-        fields = line.split("|", 7)
-        if len(fields) < 8 or not fields[5].isdecimal():
-            raise _strange("squeue", line)
-        job, number, state, nodes, gres, uid, reason, name = fields
+        fields = line.split("|", 9)
+        if len(fields) < 10 or not fields[5].isdecimal():
+            raise strange("squeue", line)
+        job, number, state, nodes, gres, uid, began, ended, reason, name = fields
         if name.startswith(prefix):
+            # One that is completing has its end, and something of it may still run.
+            span = _span(state, began, ended, lives=NOT_OVER - {"COMPLETING"})
             places = tuple(hosts(nodes))
-            yield JobRow(job, number, state, places, gpus_in(gres).total, reason, int(uid), name)
+            yield JobRow(job, number, state, places, gpus_in(gres).total, reason, int(uid), name, span)
 
 
 def marked(text: str, mark: str) -> str:
@@ -132,35 +139,28 @@ def marked(text: str, mark: str) -> str:
     return "\n".join(line.removeprefix(mark) for line in lines)
 
 
-def holds_from(text: str) -> Iterator[HoldRow]:
-    """Of `squeue -h -t HOLDING -O HOLD_FIELDS`: those with GPUs."""
-    for line in text.splitlines():
-        fields = [each.strip() for each in line.split("|")]
-        if len(fields) < 4:
-            raise _strange("squeue", line)
-        found = ALLOCATED.search(fields[2])
-        if found:
-            yield HoldRow(fields[0], int(found[1]), tuple(hosts(fields[3])))
-
-
 def everybodys_from(text: str) -> Iterator[ForeignRow]:
-    """Of `squeue -h -r -t all -o WATCH_FORMAT`, in UTC. The start of a job that waits is an estimate, the end
-    of one that runs its time limit: neither has happened."""
+    """Of `squeue -h -r -t all -o WATCH_FORMAT`, in UTC."""
     for line in text.splitlines():
         fields = line.split("|", 9)
         if len(fields) < 10:
-            raise _strange("squeue", line)
-        job, state, user, nodes, gres, *times, places, reason = fields
-        submitted_s, started_s, ended_s = map(_moment, times)
+            raise strange("squeue", line)
+        job, state, user, nodes, gres, submitted, began, ended, places, reason = fields
+        submitted_s, span = _moment(submitted), _span(state, began, ended)
         if submitted_s is None or not nodes.isdigit():
-            raise _strange("squeue", line)
-        has_begun, is_over = state not in NOT_BEGUN, state not in NOT_OVER
-        began_s = started_s if has_begun and (not is_over or started_s != ended_s) else None
-        row_end_s = ended_s if is_over else None
-        names = () if began_s is None else tuple(hosts(places))
-        yield ForeignRow(
-            job, user, gpus_in(gres), int(nodes), submitted_s, began_s, row_end_s, names, state, reason
-        )
+            raise strange("squeue", line)
+        names = () if span.began_s is None else tuple(hosts(places))
+        yield ForeignRow(job, user, gpus_in(gres), int(nodes), submitted_s, *span, names, state, reason)
+
+
+def _span(state: str, began: str, ended: str, *, lives: Collection[str] = NOT_OVER) -> Span:
+    """The start of a job that waits is an estimate, the end of one that runs its time limit: neither has
+    happened. One that was cancelled while it waited began when it ended; any other has run, however short."""
+    began_s, ended_s = _moment(began), _moment(ended)
+    if state in lives:
+        ended_s = None
+    has_not = state in NOT_BEGUN or (state in MAY_NOT_HAVE_BEGUN and began_s == ended_s)
+    return Span(None if has_not else began_s, ended_s)
 
 
 def _moment(text: str) -> int | None:
@@ -170,14 +170,15 @@ def _moment(text: str) -> int | None:
         return None  # N/A, NONE, Unknown
 
 
-def ends_from(text: str) -> Iterator[EndRow]:
-    """Of `sacct -n -P -X -o JobID,JobName,State,ExitCode`. `CANCELLED by 0` is one state."""
-    for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) < 4:
-            raise _strange("sacct", line)
-        code = fields[3].partition(":")[0]
-        yield EndRow(fields[0], fields[1], fields[2].split(" ")[0], int(code) if code.isdigit() else None)
+def ends_from(text: str, *, mark: str) -> Iterator[EndRow]:
+    """Of `sacct -n -P --delimiter=MARK -o END_FIELDS`. Nobody can have put the mark into a name, so what a
+    name's ends of lines make look like rows are none. `CANCELLED by 0` is one state."""
+    for line in text.split("\n"):
+        fields = line.split(mark)
+        if len(fields) == 5:
+            job, state, began, ended, name = fields
+            state = state.split(" ")[0]
+            yield EndRow(job, state, _span(state, began, ended), name)
 
 
 def racks_from(text: str) -> dict[str, str]:
@@ -201,10 +202,10 @@ def _expanded(part: str) -> Iterator[str]:
         low, _, high = piece.partition("-")
         last = high or low
         if not low.isdigit() or not last.isdigit() or not 0 <= int(last) - int(low) < MOST_HOSTS:
-            raise _strange("a list of nodes", part)
+            raise strange("a list of nodes", part)
         for number in range(int(low), int(last) + 1):
             yield from (f"{head}{number:0{len(low)}d}{end}" for end in _expanded(tail))
 
 
-def _strange(command: str, line: str) -> WorldFailed:
+def strange(command: str, line: str) -> WorldFailed:
     return WorldFailed(say("slurm.strange_answer", command=command, line=Quoted(line[:120])))

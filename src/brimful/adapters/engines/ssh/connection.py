@@ -13,11 +13,12 @@ import shlex
 import subprocess
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from brimful.adapters.engines.ssh import command as ssh
 from brimful.adapters.engines.ssh.wire import MOST_LINE
@@ -32,7 +33,7 @@ MOST_ASKED = 16  # questions that wait for one machine
 SHOWN_CHARS = 300
 # Begins the agent, from the code that is kept under its hash; asks for it where it is not there yet.
 BOOT = """
-import hashlib, io, json, os, sys, tarfile, tempfile
+import json, os, sys
 def line():
     found = b""
     while not found.endswith(b"\\n"):
@@ -47,12 +48,14 @@ told = line()
 root = os.path.expanduser(told["folder"])
 code = os.path.join(root, ".brimful-" + told["hash"][:16])
 if not os.path.isdir(code):
+    import gzip, hashlib, io, tarfile, tempfile
     say(send=True)
-    data = b""
-    while len(data) < told["bytes"]:
-        got = os.read(0, min(1 << 20, told["bytes"] - len(data)))
+    size, data = line()["bytes"], b""
+    while len(data) < size:
+        got = os.read(0, min(1 << 20, size - len(data)))
         if not got: sys.exit(1)
         data += got
+    data = gzip.decompress(data)
     assert hashlib.sha256(data).hexdigest() == told["hash"]
     os.makedirs(root, mode=0o700, exist_ok=True)
     new = tempfile.mkdtemp(dir=root)
@@ -65,9 +68,24 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", "brimful.adapters.engines.
 """
 
 
+class Code(NamedTuple):
+    """This package as it is here: the same bytes for the same code."""
+
+    tar: bytes
+    hash: str
+
+
+_packing = threading.Lock()
+
+
+def ourselves() -> Code:
+    """Made once, however many machines ask at the same time: a server that begins connects to all at once."""
+    with _packing:
+        return _read_ourselves()
+
+
 @functools.cache
-def ourselves() -> bytes:
-    """This package as it is here, packed: the same bytes for the same code."""
+def _read_ourselves() -> Code:
     package = Path(__file__).parents[3]
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -77,7 +95,17 @@ def ourselves() -> bytes:
                 entry.size, entry.mode = path.stat().st_size, 0o644
                 with path.open("rb") as file:
                     tar.addfile(entry, file)
-    return gzip.compress(out.getvalue(), mtime=0)
+    return Code(out.getvalue(), hashlib.sha256(out.getbuffer()).hexdigest())
+
+
+def packed() -> bytes:
+    """As it is sent. Most machines have it already, so it is made for the first that does not."""
+    code = ourselves()
+    with _packing:
+        return _compress(code.tar)
+
+
+_compress = functools.cache(functools.partial(gzip.compress, mtime=0))
 
 
 class Connection:
@@ -121,12 +149,12 @@ class Connection:
             )
         except OSError as error:
             raise self._broken(str(error)) from error
-        code = ourselves()
-        told = {"hash": hashlib.sha256(code).hexdigest(), "bytes": len(code), "folder": self._hello["folder"]}
+        told = {"hash": ourselves().hash, "folder": self._hello["folder"]}
         self._send(json.dumps(told).encode() + b"\n", within_s=BEGIN_S)
         answer = self._line(within_s=BEGIN_S)
         if isinstance(answer, dict) and answer.get("send"):
-            self._send(code, within_s=BEGIN_S)
+            code = packed()
+            self._send(json.dumps({"bytes": len(code)}).encode() + b"\n" + code, within_s=BEGIN_S)
             answer = self._line(within_s=BEGIN_S)
         if isinstance(answer, dict) and "old" in answer:
             self.close()

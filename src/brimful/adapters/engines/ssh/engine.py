@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,13 @@ from brimful.adapters.objects.store import below
 from brimful.adapters.sites import Site, Surroundings, options_of
 from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
 from brimful.files import write_whole
-from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import Quoted, say, verbatim
-from brimful.language.record import said_by_anybody
 from brimful.scheduler.cloud.providers import Host
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 ROUND_S = 4.0  # for the answers of all machines: the loop counts the site as lost after 15 s
+STARTS_AT_ONCE = 32
 KEPT_BYTES = 4 << 20  # of what each rank printed last, once it is over
 
 Question = tuple[Any, ...]  # a method of the agent, and what it is given
@@ -83,6 +84,7 @@ class SshEngine(LeaseFolders):
         self._settings = {"log_bytes": log_bytes, "store": store, "notices": notices}
         self._hosts: Mapping[str, Host] | None = None  # None: nobody has said yet
         self._machines: dict[str, tuple[Host, Machine]] = {}
+        self._meeting = threading.RLock()  # leases start side by side, and people read logs meanwhile
         self._last: list[Node] = []
         self._noticed: dict[str, Said] = {}  # machines that their cloud takes back
         self._orphans = Orphans()
@@ -99,14 +101,15 @@ class SshEngine(LeaseFolders):
         hosts = self._hosts
         if hosts is None:
             raise WorldFailed(say("adapters.ssh_no_hosts_yet", site=self.site), code="ssh_unknown")
-        for name, (host, machine) in list(self._machines.items()):
-            if name not in hosts or hosts[name].address != host.address:
-                del self._machines[name]
-                machine.close()
-        for name, host in hosts.items():
-            if name not in self._machines:
-                self._machines[name] = (host, Machine(self._connection(host)))
-        return {name: machine for name, (_, machine) in self._machines.items()}
+        with self._meeting:
+            for name, (host, machine) in list(self._machines.items()):
+                if name not in hosts or hosts[name].address != host.address:
+                    del self._machines[name]
+                    machine.close()
+            for name, host in hosts.items():
+                if name not in self._machines:
+                    self._machines[name] = (host, Machine(self._connection(host)))
+            return {name: machine for name, (_, machine) in self._machines.items()}
 
     def _connection(self, host: Host) -> Connection:
         hello = {"folder": self._node_folder, "node": asdict(host.node), "settings": self._settings}
@@ -114,8 +117,9 @@ class SshEngine(LeaseFolders):
 
     def _ask(self, asked: Mapping[str, Question]) -> tuple[dict[str, Any], dict[str, BrimfulError]]:
         """By node, what its machine answers to this question; and why others do not."""
-        machines = self._meet()
-        futures = {name: machines[name].ask(*asked[name]) for name in asked if name in machines}
+        with self._meeting:  # nobody closes them in between
+            machines = self._meet()
+            futures = {name: machines[name].ask(*asked[name]) for name in asked if name in machines}
         until, answers = time.monotonic() + ROUND_S, dict[str, Any]()
         failed: dict[str, BrimfulError] = {}
         for name, future in futures.items():
@@ -134,23 +138,30 @@ class SshEngine(LeaseFolders):
 
     def _is_new(self, node: str) -> bool:
         """Whether that it does not answer is no sign of trouble: it was made a moment ago, or is given up."""
-        never = self._machines[node][1].answers == 0
+        found = self._machines.get(node)
+        never = found is not None and found[1].answers == 0
         return (never and self._has_looked) or self._is_lost(node)
 
     def nodes(self) -> Sequence[Node]:
         answers, failed = self._ask(dict.fromkeys(self._meet(), ("greet",)))
         if not answers and not all(map(self._is_new, failed)):
             raise next(iter(failed.values()))
+        for name, said in answers.items():
+            with contextlib.suppress(*STRANGE):
+                self._notice(name, greeting_in(said)[2])
         hosts, self._has_looked = self._hosts or {}, True
-        offered = (hosts[name].node for name in sorted(answers) if name not in self._noticed)
-        found = [replace(node, microusd_per_gib=self._microusd_per_gib) for node in offered]
+        # One that was given back while it was asked is no longer among the hosts.
+        offered = [name for name in sorted(answers) if name in hosts and name not in self._noticed]
+        found = [replace(hosts[name].node, microusd_per_gib=self._microusd_per_gib) for name in offered]
         if found != self._last:
             self._last = found
         return self._last
 
     def complaints(self) -> Mapping[str, Said]:
         silent = {
-            name: machine.failed.said for name, (_, machine) in self._machines.items() if machine.failed
+            name: failed.said
+            for name, (_, machine) in list(self._machines.items())
+            if (failed := machine.failed) is not None
         }
         return {**silent, **self._noticed}
 
@@ -168,13 +179,16 @@ class SshEngine(LeaseFolders):
             write_json(self._folder(lease) / "placed.json", {"nodes": list(nodes)})
 
     def start(self, starts: Sequence[Start]) -> Failures:
-        return each_lease(self._start, {each.lease: each for each in starts})
+        """Side by side: one machine that is slow, or has yet to be reached, keeps nobody from the others."""
+        with ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="ssh start") as threads:
+            return each_lease(self._start, {each.lease: each for each in starts}, threads.map)
 
     def _start(self, start: Start) -> None:
         lease, names = start.lease, [name for name, _ in start.parts]
         if self._placed(lease) == ():
             return
-        if missing := [name for name in names if name not in self._meet()]:
+        there = self._meet()
+        if missing := [name for name in names if name not in there]:
             raise CannotStart(say("adapters.node_lost", node=", ".join(missing)))
         env, archive = self._kept_env(start.job), self._archive(start.job)
         self._place(lease, names)
@@ -191,7 +205,7 @@ class SshEngine(LeaseFolders):
             except STRANGE as error:
                 raise self._strange(name, error) from error
         after_s = time.time()
-        first, address = greeted[names[0]]
+        first, address, _ = greeted[names[0]]
         parts = {
             name: Part(
                 start._replace(parts=((name, gpus),)),
@@ -217,10 +231,6 @@ class SshEngine(LeaseFolders):
         for error in failed.values():
             raise WorldFailed(error.said)
         return answers
-
-    def _archive(self, job: Job) -> bytes | None:
-        found = self._code_of(job)
-        return None if found is None else Path(found["archive"]).read_bytes()
 
     def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
         there: dict[str, list[str]] = {}
@@ -260,11 +270,10 @@ class SshEngine(LeaseFolders):
         parts: dict[str, dict[int, tuple[str, Seen]]] = {lease: {} for lease in leases}
         for name, answer in answers.items():
             try:
-                seen, living, noticed = answer
+                seen, living = answer
                 for each in (seen_in(said, there[name]) for said in seen):
                     parts[each.observation.lease][each.rank] = (name, each)
                 self._end_orphans(name, {str(each) for each in living} - set(leases))
-                self._notice(name, said_by_anybody(noticed))
             except STRANGE as error:
                 failed[name] = self._strange(name, error)
         looks = (self._look(lease, where or (), parts[lease], failed) for lease, where in placed.items())
@@ -290,7 +299,8 @@ class SshEngine(LeaseFolders):
             return told
         if gone and told.ended_s is None:
             # Nobody pays for what came after the last sign of life.
-            heard = [self._machines[name][1].heard_s for name in gone if name in self._machines]
+            known = [found for name in gone if (found := self._machines.get(name)) is not None]
+            heard = [machine.heard_s for _, machine in known]
             told = replace(told, ended_s=int(max(heard)) if heard else None)
         self._keep_logs(lease, those)
         return told

@@ -29,7 +29,8 @@ class Answers:
     def greet(self) -> list[Any]:
         # "our address, our port, its address, its port": what it is called where we reached it.
         words = os.environ.get("SSH_CONNECTION", "").split()
-        return [*self._agent.greet(), words[2] if len(words) == 4 else "127.0.0.1"]
+        address = words[2] if len(words) == 4 else "127.0.0.1"
+        return [*self._agent.greet(), address, as_record(self._agent.under_notice())]
 
     def start(self, part: dict[str, Any]) -> dict[str, Any] | None:
         error = self._agent.start(part_in(part))
@@ -42,8 +43,8 @@ class Answers:
         return {lease: error_out(error) for lease, error in self._agent.stop(leases, grace_s).items()}
 
     def observe(self, leases: list[str]) -> list[Any]:
-        seen, living, noticed = self._agent.observe(leases)
-        return [[seen_out(each) for each in seen], living, as_record(noticed)]
+        seen, living, _ = self._agent.observe(leases)
+        return [[seen_out(each) for each in seen], living]
 
     def warn(self, lease: str, until_s: int | None) -> None:
         self._agent.warn(lease, until_s)

@@ -64,11 +64,11 @@ def seen_in(said: Mapping[str, Any], leases: Collection[str]) -> Seen:
         ended_s=_whole(told["ended_s"]),
         exit_code=_whole(told["exit_code"]),
         problem=said_by_anybody(told["problem"]),
-        kept_work_s=None if told["kept_work_s"] is None else max(0.0, float(told["kept_work_s"])),
+        kept_work_s=None if told["kept_work_s"] is None else max(0.0, _finite(told["kept_work_s"])),
         cause=cause,
         exit_codes=tuple(_whole(code) for code in told["exit_codes"][:MOST_RANKS]),
         resumes_s=_whole(told["resumes_s"]),
-        skew_s=float(told["skew_s"]),
+        skew_s=_finite(told["skew_s"]),
         moved_bytes=_whole(told["moved_bytes"]) or 0,
     )
     rank, ranks = _whole(said["rank"]) or 0, _whole(said["ranks"]) or 1
@@ -82,12 +82,12 @@ def piece_in(said: list[Any]) -> LogPiece:
     return LogPiece(_whole(start) or 0, base64.b64decode(data), _whole(size) or 0)
 
 
-def greeting_in(said: list[Any]) -> tuple[Greeting, str]:
-    """And the address at which the machine was reached."""
-    port, at_s, address = said
+def greeting_in(said: list[Any]) -> tuple[Greeting, str, Said | None]:
+    """And the address at which the machine was reached, and why nothing new should begin there."""
+    port, at_s, address, noticed = said
     if not 0 < int(port) < 1 << 16:
         raise ValueError("not a port")
-    return Greeting(int(port), float(at_s)), str(address)[:100]
+    return Greeting(int(port), _finite(at_s)), str(address)[:100], said_by_anybody(noticed)
 
 
 def error_out(error: BrimfulError) -> dict[str, Any]:
@@ -97,6 +97,13 @@ def error_out(error: BrimfulError) -> dict[str, Any]:
 def error_in(said: Mapping[str, Any]) -> BrimfulError:
     told: Said = said_by_anybody(said["said"]) or verbatim("-")
     return CannotStart(told) if said["never"] else WorldFailed(told)
+
+
+def _finite(value: Any) -> float:  # noqa: ANN401 - JSON, which has infinities in Python
+    found = float(value)
+    if not abs(found) < 1 << 62:
+        raise ValueError("not a number")
+    return found
 
 
 def _whole(value: object) -> int | None:

@@ -1,0 +1,83 @@
+"""A process that reads the log from the database itself and answers questions about it, one line each.
+
+A long log costs seconds of CPU, which threads of the server would take from whoever asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from brimful.adapters.stores.sql import SqlStore
+
+NICE = 10  # the loop has -10, where the server may
+IDLE_S = 900
+
+
+class LogReader:
+    """The process of a module: begun with the first question, and again where it has ended since."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, store: SqlStore, question: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What it says to that until whoever asks has heard enough. One question at a time."""
+        process = self._ready(store)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended: nothing comes
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                yield json.loads(line)
+        self.close()
+
+    def _ready(self, store: SqlStore) -> subprocess.Popen[str]:
+        if self.process is None or self.process.poll() is not None:
+            self.close()
+            command = [sys.executable, "-I", "-m", self._module]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            weakref.finalize(self, _end, process)
+            assert process.stdin is not None
+            # By standard input: the URL may hold a password, and command lines are everybody's to read.
+            process.stdin.write(json.dumps(store.engine.url.render_as_string(hide_password=False)) + "\n")
+            self.process = process
+        return self.process
+
+    def close(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # a question that it did not read is still in there
+                pipe.close()
+
+
+def answer_lines(
+    begin: Callable[[SqlStore], Callable[[dict[str, Any]], Iterable[Mapping[str, object]]]],
+) -> None:
+    """The other end: gives way to everything else, and ends when nobody has asked for long."""
+    os.nice(NICE)
+    store = SqlStore(json.loads(sys.stdin.readline()))
+    answers = begin(store)
+    while line := sys.stdin.readline():
+        signal.alarm(0)
+        for said in answers(json.loads(line)):
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
+        signal.alarm(IDLE_S)  # the next question comes before that, or it ends
+    store.close()

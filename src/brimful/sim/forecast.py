@@ -1,0 +1,73 @@
+"""When a job would start if it were submitted now: today's queue goes on through the production `tick`.
+
+How long the jobs ahead of it still take, nobody knows: each try draws their lengths anew from what such jobs
+took before. The tries differ as far as the start is uncertain.
+
+Leaves out: jobs that come later, failures, and nodes that would be bought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from brimful.fleet.events import JobSubmitted
+from brimful.fleet.job import Job
+from brimful.fleet.node import Node
+from brimful.market.pools import Market
+from brimful.scheduler.rules import Rules
+from brimful.sim.past import PastReader, PastRun
+from brimful.units import DAY_S
+
+TRIES = 5
+AHEAD_S = 3 * DAY_S  # and as long again: a run goes on for as long as its past was
+PROBE = "job-0"  # numbers begin at 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What one try showed. None: it had not started when the try ended at `until_s`."""
+
+    until_s: int
+    at_s: int | None
+    site: str = ""
+    gpu: str = ""
+
+
+def starts_of(
+    reader: PastReader,
+    job: Job,
+    rules: Rules,
+    *,
+    now_s: int,
+    market: Market | None = None,
+    is_spent: Callable[[], bool] = lambda: False,
+) -> list[Start]:
+    """One for each try, of which there is at least one; `is_spent` ends the one under way and the rest.
+
+    Costs, with 1,000 jobs that run and 1,000 that wait: 0.7 s of CPU for each try.
+    """
+    probe = replace(job, job=PROBE)
+    present = reader.present(now_s, AHEAD_S)
+    found: list[Start] = []
+    while len(found) < TRIES and not (found and is_spent()):
+        work_s = reader.lengths(now_s, seed=len(found)) | {PROBE: job.predicted_work_s or 1.0}
+        past = replace(present, work_s=work_s, asked=[JobSubmitted(at_s=now_s, job=probe)])
+        run = PastRun(past, rules, market)
+        while (start := _start(run)) is None and run.step():
+            if is_spent() and _start(run) is None:
+                # Cut off: how far it came is worth something only where nothing else is known.
+                return found or [Start(until_s=run.now_s, at_s=None)]
+        found.append(start or Start(until_s=run.now_s, at_s=None))
+    return found
+
+
+def _start(run: PastRun) -> Start | None:
+    state = run.fleet.jobs.get(PROBE)
+    if state is None or not state.leases:
+        return None
+    lease = state.leases[0]
+    node: Node | None = run.fleet.nodes.get(lease.node)
+    return Start(
+        until_s=run.now_s, at_s=lease.granted_s, site=lease.site, gpu="" if node is None else node.gpu
+    )
