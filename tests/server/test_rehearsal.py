@@ -223,6 +223,23 @@ def test_the_worker_reads_no_further_than_it_is_asked(url: str) -> None:
     assert (found.since_s, found.until_s) == (DAY_S // 2, DAY_S)
 
 
+def test_what_if_is_seen_on_a_page_that_was_shown_in_the_same_second(house: House) -> None:
+    """The clock stands still here: the live part of the page is the one that was shown before."""
+    access = an_access(house.store)
+    http = TestClient(make_app(house.service, access), base_url="http://127.0.0.1")
+    text, _ = access.issue(name="ann", tenant="*", role="operator")
+    session = access.session(text)
+    assert session is not None
+    http.cookies.set("brimful_session", session)
+    wait_for(lambda: 'data-every="3600"' in http.get("/audit?live=1").text)
+    form = {"days": "1", "nodes": "0", "policy1": "srpt", "form_key": form_key(session)}
+    assert http.post("/audit/act", data=form, follow_redirects=False).status_code == 303
+    page = http.get("/audit?live=1").text
+    assert 'data-every="2"' in page or "<h3>" in page, "it is running, or over already"
+    wait_for(lambda: "<h3>" in http.get("/audit?live=1").text)
+    access.close()
+
+
 def test_what_if_is_asked_on_the_page_of_audit_by_operators_alone(house: House) -> None:
     access = an_access(house.store)
     http = TestClient(make_app(house.service, access), base_url="http://127.0.0.1")

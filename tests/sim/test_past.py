@@ -21,7 +21,7 @@ from brimful.fleet.metrics import mean, percentile
 from brimful.language import say
 from brimful.scheduler.policies import read_policy
 from brimful.sim.fleets import parse_fleet
-from brimful.sim.past import Figures, Past, PastReader, rehearse_past
+from brimful.sim.past import Figures, Past, PastReader, rehearse_past, resized
 from brimful.sim.world import SITE, rehearse
 from brimful.units import DAY_S, HOUR_S
 from tests.builders import a_job, a_node, joined
@@ -124,3 +124,19 @@ def test_a_policy_that_was_adopted_does_not_decide_in_a_rehearsal() -> None:
     events: list[Event] = [joined(NODE), PolicyAdopted(at_s=0, policy="las", instead_of="fifo")]
     events += [JobSubmitted(10, a_job("wide", gpus=2)), JobSubmitted(20, a_job("other", gpus=2))]
     assert under(a_past(events, 5, 100)).preemptions == 0
+
+
+def test_nodes_more_or_fewer_count_whether_they_were_there_or_joined_later() -> None:
+    events: list[Event] = [joined(NODE), *(JobSubmitted(10, a_job(name, gpus=2)) for name in ("one", "two"))]
+    for start_s in (-100, 5):  # the node joins in this past, or was there before it
+        past = a_past(events, start_s, 100)
+        waits = [under(resized(past, nodes)).mean_delay_s for nodes in (0, 1, 3)]
+        assert waits == [300.0, 0.0, 0.0]
+        assert under(resized(past, -1)).finished == 0
+
+
+def test_a_node_more_comes_when_the_one_that_it_is_like_comes() -> None:
+    events: list[Event] = [JobSubmitted(0, a_job("one", gpus=2)), JobSubmitted(1, a_job("two", gpus=2))]
+    events += [JobSubmitted(20, a_job("last", gpus=1)), NodeJoined.of(NODE, at_s=50)]
+    asked = resized(a_past(events, -10, 100), 1).asked
+    assert [(type(each).__name__, each.at_s) for each in asked[-2:]] == [("NodeJoined", 50)] * 2

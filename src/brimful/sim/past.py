@@ -217,18 +217,38 @@ def rehearse_all(past: Past, policies: Sequence[str], *, market: Market | None =
 
 
 def resized(past: Past, nodes: int) -> Past:
-    """The same past with so many nodes more, like those there were, or fewer: nothing starts on these."""
+    """The same past with so many nodes more, like those there were, or fewer: nothing starts on these.
+
+    Those that joined later count too; one that is like them joins with them.
+    """
     fleet: Fleet = pickle.loads(past.fleet)  # noqa: S301 - our own, of a moment ago
-    there, at_s = list(fleet.nodes.values()), past.start_s
+    since = dict.fromkeys(fleet.nodes, past.start_s)
+    there = dict(fleet.nodes)
+    for event in past.asked:
+        if isinstance(event, happened.NodeJoined) and event.node not in there:
+            there[event.node], since[event.node] = event.described(), event.at_s
+    names = list(there)
     changed: list[Event] = [
-        happened.NodeDrained(at_s=at_s, node=node.node)
-        for node in there[max(0, len(there) + nodes) :]
+        happened.NodeDrained(at_s=past.start_s, node=name)
+        for name in names[max(0, len(names) + nodes) :]
         if nodes < 0
     ]
-    for i in range(nodes if there else 0):
-        like = there[i % len(there)]
-        changed.append(happened.NodeJoined.of(replace(like, node=f"{like.node}-more-{i}"), at_s=at_s))
-    return replace(past, asked=[*changed, *past.asked])
+    for i in range(nodes if names else 0):
+        name = names[i % len(names)]
+        more = replace(there[name], node=f"{name}-more-{i}")
+        changed.append(happened.NodeJoined.of(more, at_s=since[name]))
+    # By time, so that nobody waits for a node that joins later; what was asked for keeps its order.
+    return replace(past, asked=_merged(changed, past.asked))
+
+
+def _merged(changed: Sequence[Event], asked: Sequence[Event]) -> list[Event]:
+    """Each change before the first event that is later than it."""
+    merged, rest = list[Event](), sorted(changed, key=lambda event: event.at_s)
+    for event in asked:
+        while rest and rest[0].at_s < event.at_s:
+            merged.append(rest.pop(0))
+        merged.append(event)
+    return [*merged, *rest]
 
 
 def _result(policy: str, figures: Figures) -> Rehearsed:

@@ -137,6 +137,7 @@ def add_operate_page(router: APIRouter, access: Access, pages: Pages, made: Oper
             found |= {"problem": told(error.said), "page_from": "/operate?live=1", "here": "/operate"}
             body = "operate_page.html"
             return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
+        await run_in_threadpool(pages.forget)
         if secret:  # on a page of its own, which asks for nothing again and is kept nowhere
             answer = pages.answer(
                 request, "token_made.html", who=who, here="/operate", secret=secret, of=form

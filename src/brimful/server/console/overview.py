@@ -131,8 +131,10 @@ class Overview:
         tabs = [(n, words("console.n_days", n=n), f"/audit?days={n}") for n in DAYS]
         found, counting = self._hindsight.so_far(start_s=start_s, end_s=end_s, tenants=who.tenants())
         csv = "/v1/audit/usage.csv?" + urlencode({"from_s": start_s, "to_s": end_s})
+        what_if = self._what_if(who)
+        counting = counting or (what_if is not None and what_if["running"])
         head = {"days": days, "tabs": tabs, "csv": csv, "counting": counting, "audit": found, "problem": ""}
-        head["what_if"] = self._what_if(who)
+        head["what_if"] = what_if
         if found is None:
             return {**head, "share_read": self._hindsight.share_read(), "leaves": [], "worst": []}
         return {
@@ -195,6 +197,7 @@ def add_overview(router: APIRouter, access: Access, pages: Pages, made: Overview
                 found |= {"problem": told(error.said), "page_from": f"{path}?live=1", "here": path}
                 body = f"{path[1:]}_page.html"
                 return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
+            await run_in_threadpool(pages.forget)
             return RedirectResponse(path, status_code=303)
 
     acts_at("/fleet", _on_node)

@@ -82,11 +82,16 @@ class Pages:
                     self._live.clear()
                 values = make()
                 html = self._render(body, who=who, form_key="", **values)
-                # Another process may finish its count without a new event or second: not reused.
+                # Another process may end without a new event or second: not reused.
                 kept = None if values.get("counting") else version
                 # Nothing in it is a secret of one browser, so that its size tells nothing.
                 self._live[key] = (kept, gzip.compress(html.encode(), 5, mtime=0))
             return self._live[key][1]
+
+    def forget(self) -> None:
+        """What was rendered so far: somebody has just done what no event of the log tells."""
+        with self._rendering:
+            self._live.clear()
 
     def _render(self, name: str, **values: Any) -> str:  # noqa: ANN401
         shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, "here": "/"}

@@ -40,18 +40,22 @@ def answered(asked: Question) -> list[PolicyRehearsed]:
     reader.expect(asked.start_s)
     store = SqlStore(asked.database)
     try:
-        reader.read(_events(store, until_s=asked.end_s))
+        reader.read(_events(store))
     finally:
         store.close()
     past = reader.past(asked.start_s, asked.end_s)
     return [rehearse_all(resized(past, nodes), asked.policies, market=asked.market) for nodes in asked.sizes]
 
 
-def _events(store: SqlStore, *, until_s: int) -> Iterator[Event]:
-    """Those that were there when it began: a busy log would never end."""
+def _events(store: SqlStore) -> Iterator[Event]:
+    """Those that were there when it began: a busy log would never end.
+
+    Not cut by time: engines report their own times, so an event can be a second older than the one before it
+    in the log, on which it depends.
+    """
     seq, end = 0, store.end()
     while seq < end and (more := store.since(seq)):
-        yield from (event for event in more if event.at_s <= until_s)
+        yield from more[: end - seq]
         seq += len(more)
 
 
