@@ -1,4 +1,4 @@
-"""`brimful market forecast`: load by hour, how long spot stays, whether a price stays low; scored."""
+"""`brimful market forecast`: load by hour, how long spot lasts, whether a price stays low; scored."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _prices(args: argparse.Namespace) -> Answer:
 
 
 def _price_score(series: dict[str, PriceSeries], hours: int, end_h: float) -> Answer:
-    """Learned on all but the last twelve months, tried on those."""
+    """Trained on all but the last twelve months, tested on those."""
     scores = score_prices(series.values(), hours, cut_h=end_h - YEAR_H)
     whole = pooled(scores.values())
     rows = [

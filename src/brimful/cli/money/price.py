@@ -1,4 +1,4 @@
-"""`brimful market price`: what an hour of each pool costs now, who would pay what, and how it came there."""
+"""`brimful market price`: each pool's current hourly price, who would pay what, and how it got there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ brimful market price h100 --history
 brimful market price --ahead
 brimful market price --history --log events.jsonl"""
 
-ROWS = 8  # of the chart
+ROWS = 8  # height of the chart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    if not 0 < args.hours <= 24 * 366:  # NaN is neither
+    if not 0 < args.hours <= 24 * 366:  # also rejects NaN
         raise BadInput(say("money.bad_hours", hours=args.hours))
     back_s = int(args.hours * HOUR_S) or 1
     data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
@@ -76,7 +76,7 @@ def _of_server(back_s: int, *, history: bool) -> PricesAnswer:
 
 
 def _of_log(path: Path, back_s: int) -> PricesAnswer:
-    """The same from a log alone: the last price of each market pool and what came before."""
+    """The same from a log alone: the last price of each market pool and its history."""
     from brimful.cli.money.accounts import fold_log
     from brimful.fleet.events import Event, PoolPriced
     from brimful.fleet.node import Pool
@@ -129,7 +129,7 @@ def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool)
 
 
 def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
-    """The price of each hour to come, as a line of eighths and the hours at which it turns."""
+    """The price of each coming hour, as a sparkline with the hours at which it changes."""
     if not quotes:
         return f"\n\n  {words('money.no_tariff')}"
     prices = [each["microusd_per_gpu_hour"] for each in quotes]
@@ -146,7 +146,7 @@ def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
 
 
 def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
-    """Bids by limit, dearest first: █ hold GPUs, ░ wait for some."""
+    """Bids by limit, highest first: █ hold GPUs, ░ wait for some."""
     shown = steps[:12]
     most = max(step["held"] + step["wanted"] for step in shown)
     width, total, rows = max(10, min(40, page_columns() - 44)), 0, []
@@ -170,7 +170,7 @@ def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
 
 
 def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[str]:
-    """The billed price over time as bars, use and demand as a line of eighths below."""
+    """The billed price over time as bars, with use and demand as sparklines below."""
     if not points:
         return ["  " + words("money.no_price_then")]
     columns = max(24, min(96, page_columns() - 14))
@@ -195,7 +195,7 @@ def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[
 
 
 def _then(points: Sequence[PricePointAnswer], at_s: int) -> PricePointAnswer:
-    """What held at that second."""
+    """The value at that second."""
     found = points[0]
     for point in points:
         if point["at_s"] > at_s:

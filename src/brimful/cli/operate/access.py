@@ -50,7 +50,7 @@ def tokens(args: argparse.Namespace) -> Answer:
 
 
 def _to_hand_over(made: NewTokenAnswer, url: str) -> str:
-    """Two lines for its owner's shell, and what there is to know of them."""
+    """Two lines for the new owner's shell, and what they should know."""
     token = all_printable(made["token"])
     facts = {name: token[name] for name in ("name", "role", "tenant")}
     lines = [
@@ -74,7 +74,7 @@ def _good(token: TokenAnswer, when: Callable[[int], str]) -> Sentence:
 
 
 def _id(text: str) -> str:
-    """The id, also where somebody gives the whole token, which then goes no further."""
+    """The id, even if the user gives the whole token, which then goes no further."""
     match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
     if match is None:
         raise BadInput(say("operate.bad_token_id", text=Quoted(text[:10])))
