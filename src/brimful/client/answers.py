@@ -1,6 +1,6 @@
-"""What the API answers: the shapes of `data`, shared by the server that makes them and whoever reads them.
+"""The API's answers: the shapes of `data`, shared by the server and its clients.
 
-The text beside a type is its description in the OpenAPI schema, which the server makes of these.
+The text beside a type is its description in the OpenAPI schema, which the server generates from these.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Code = Annotated[dict[str, Any], "code and values of the preceding text, for pro
 # Of a job; `unknown` while its site does not answer.
 Phase = Literal[JobPhase, "unknown"]
 
-_fields: dict[tuple[type, ...], list[tuple[str, int]]] = {}  # which of the nouns has each field
+_fields: dict[tuple[type, ...], list[tuple[str, int]]] = {}  # which noun has each field
 
 
 def alike(answer: type[T], *nouns: object) -> T:
-    """The fields of an answer that these nouns have under the same names; its view says the others."""
+    """The fields of an answer that these nouns have under the same names; the view adds the others."""
     key = (answer, *map(type, nouns))
     if key not in _fields:
         names = answer.__annotations__
@@ -53,7 +53,7 @@ class LeaseAnswer(TypedDict):
 
 
 class MeasuredAnswer(TypedDict):
-    """What the job's own Meter says of its newest step; null where it does not."""
+    """What the job's own Meter reports for its newest step; null if it does not."""
 
     lease: str
     at_s: Utc
@@ -421,9 +421,7 @@ class BudgetTermsAnswer(TypedDict):
     hard: Annotated[bool, "false: only warn"]
     limit_microusd: Annotated[int, "micro-dollars per period"]
     allowed_microusd: Annotated[int, "in this period, with credits; less if its parent has less"]
-    used_microusd: Annotated[
-        int, "in this period, including all budgets below it and running leases up to now"
-    ]
+    used_microusd: Annotated[int, "in this period, with budgets below it and running leases so far"]
     since_s: Utc
     until_s: Annotated[int | None, "UTC second at which it renews; null: never"]
     expected_microusd: Annotated[int | None, "by the end of the period, at the pace so far; null: no end"]
@@ -525,12 +523,12 @@ class LeafAnswer(TypedDict):
     microusd: Annotated[int | None, "null: some of it has no price"]
 
 
-# `from` is a word of Python.
+# `from` is a Python keyword.
 _Window = TypedDict("_Window", {"from": str, "to": str})
 
 
 class UsageAuditAnswer(_Window):
-    """Where paid GPU time went; `brimful audit --json` has the same."""
+    """Where paid GPU time went; the same as `brimful audit --json`."""
 
     paid_gpu_h: float
     paid_usd: Annotated[float | None, "null if some of it has no price"]

@@ -1,4 +1,4 @@
-"""What the API answers to a job that is only asked about: the shapes, as in `answers`."""
+"""The answer for a job that is checked without submitting it: shapes, as in `answers`."""
 
 from __future__ import annotations
 

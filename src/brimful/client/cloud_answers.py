@@ -1,4 +1,4 @@
-"""What the API answers about machines that are for sale, and those that were bought."""
+"""The API's answers about machines: for sale, and bought."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API answers about the policy in force and rehearsals of the server's own past."""
+"""The API's answers about the active policy and rehearsals of the server's own past."""
 
 from __future__ import annotations
 

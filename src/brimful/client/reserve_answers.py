@@ -1,4 +1,4 @@
-"""What the API answers about reservations."""
+"""The API's answers about reservations."""
 
 from __future__ import annotations
 
