@@ -76,7 +76,7 @@ class Settings:
     def hosts(self) -> frozenset[str]:
         """Host names a request may use for this server."""
         named = {name.strip() for name in self.names.split(",") if name.strip()}
-        return frozenset({*LOOPBACK, self.host, *named} - {"0.0.0.0", "::"})  # noqa: S104 - left out
+        return frozenset({*LOOPBACK, self.host, *named} - {"0.0.0.0", "::"})  # noqa: S104 - excluded
 
     @property
     def scheme(self) -> str:

@@ -37,7 +37,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")  # what any progr
 DEV_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"} | {
     name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))
 }
-PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - covered by folders of the job's own
+PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - covered by the job's private folders
 NOT_STARTED = 126
 HEARD = {signal.SIGTERM, signal.SIGCHLD}
 NOTICE_MODE = 0o644  # only the server and the job can reach it
@@ -198,7 +198,7 @@ def start(
 def _never_return(record: int, rank: int, body: Callable[[], tuple[int, Sentence] | None]) -> NoReturn:
     try:
         failed = body()
-    except BaseException as error:  # noqa: BLE001 - nobody is above this process to hear of it
+    except BaseException as error:  # noqa: BLE001 - no caller above this process
         words = os_words(error) if isinstance(error, OSError) else repr(error)[:200]
         failed = NOT_STARTED, say("adapters.cannot_isolate", error=words)
     if failed is not None:

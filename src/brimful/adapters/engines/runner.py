@@ -347,7 +347,7 @@ def _become(order: dict[str, Any], rank: int) -> tuple[int, Sentence]:
     try:
         os.chdir(order["folder"])
         env = {**order["env"], **_ranks(order)[rank]}
-        os.execvpe(order["command"][0], order["command"], env)  # noqa: S606 - what was asked for
+        os.execvpe(order["command"][0], order["command"], env)  # noqa: S606 - the requested command
     except OSError as error:
         return _not_started(order, error)
 

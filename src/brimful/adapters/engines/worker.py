@@ -99,7 +99,7 @@ class Worker(ABC):
         """One look, off the loop."""
 
     @abstractmethod
-    def _keep(self, found: Any, *, at: float) -> bool:  # noqa: ANN401 - what `_ask_world` gave
+    def _keep(self, found: Any, *, at: float) -> bool:  # noqa: ANN401 - the result of `_ask_world`
         """Store what a look found, under the lock; returns whether it differs from the last one."""
 
     @abstractmethod
@@ -209,7 +209,7 @@ class Worker(ABC):
         at = self._clock()
         try:
             found = self._ask_world()
-        except Exception as error:  # noqa: BLE001 - a site's bug is this site's trouble, and nobody else's
+        except Exception as error:  # noqa: BLE001 - a site's bug must not affect other sites
             self._keep_failure(_foreseen(error, self.site), at=at)
             return
         finally:
@@ -235,7 +235,7 @@ class Worker(ABC):
                 order.may_act()
             with self._timed(kind, f" {orders[0].name}{more}"):
                 failed = {name: _foreseen(error, self.site) for name, error in self._act(orders).items()}
-        except Exception as error:  # noqa: BLE001 - one site's trouble keeps nobody from the others
+        except Exception as error:  # noqa: BLE001 - one site's failure must not block others
             foreseen = _foreseen(error, self.site)
             if isinstance(foreseen, self.certain):  # from one of them, but we do not know which
                 foreseen = WorldFailed(foreseen.said)

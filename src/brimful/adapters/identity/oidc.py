@@ -192,7 +192,7 @@ class Oidc:
                 self._known = (now, found)
             return self._known[1]
 
-    def _key_set(self, *, again: bool = False) -> Any:  # noqa: ANN401 - as JSON has it
+    def _key_set(self, *, again: bool = False) -> Any:  # noqa: ANN401 - JSON
         address = str(self._metadata()["jwks_uri"])
         with self._lock:
             now = time.monotonic()
@@ -210,7 +210,7 @@ class Oidc:
             with self._opener.open(asked, timeout=TIMEOUT_S) as answer:
                 found = json.loads(answer.read(MAX_ANSWER_BYTES))
             if not isinstance(found, dict):
-                raise ValueError("not an object")  # noqa: TRY004 - told like any other nonsense
+                raise ValueError("not an object")  # noqa: TRY004 - reported like any other nonsense
         except (URLError, OSError, ValueError) as error:
             if isinstance(error, HTTPError):
                 error.close()

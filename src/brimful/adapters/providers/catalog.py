@@ -44,7 +44,7 @@ class CatalogProvider:
     def watch(self) -> Sequence[Made]:
         return ()
 
-    def remove(self, nodes: Sequence[str]) -> Failures:  # noqa: ARG002 - there is nothing to remove
+    def remove(self, nodes: Sequence[str]) -> Failures:  # noqa: ARG002 - nothing to remove
         return {}
 
 

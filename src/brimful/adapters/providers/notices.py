@@ -146,7 +146,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _get(url: str, headers: Mapping[str, str], *, method: str = "GET") -> str:
     # Never through a proxy, which would answer for its own machine.
-    asked = Request(url, headers=dict(headers), method=method)  # noqa: S310 - http, by the operator's word
+    asked = Request(url, headers=dict(headers), method=method)  # noqa: S310 - http, set by the operator
     with build_opener(ProxyHandler({})).open(asked, timeout=ANSWER_S) as answer:
         text: str = answer.read(MOST_BYTES).decode(errors="replace")
     return text

@@ -133,7 +133,7 @@ class SkyApi:
         except _STRANGE as error:
             raise self._failed(str(error)) from error
 
-    def _post(self, path: str, **body: Any) -> str:  # noqa: ANN401 - what JSON can say
+    def _post(self, path: str, **body: Any) -> str:  # noqa: ANN401 - JSON
         status, answer = self._ask(path, {"env_vars": self._env, "override_skypilot_config": {}, **body})
         if status != 200 or not isinstance(answer, str):
             raise self._failed(_reason(answer))

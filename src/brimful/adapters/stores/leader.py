@@ -120,7 +120,7 @@ def _machine() -> str:
     """This boot of this machine and the namespace of its pids; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a link to no path
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the link's target is not a path
     except OSError:
         return ""
 

@@ -84,7 +84,7 @@ def load(store: KeepsSnapshots) -> Fold:
     try:
         fold: Fold = _Unpickler(io.BytesIO(zlib.decompress(found[1]))).load()
         assert fold.fleet.seq == found[0], "a snapshot says how far it goes"
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is only a cache
+    except Exception as error:  # noqa: BLE001 - only a cache, whatever is wrong with it
         log.warning("the snapshot at event %d is damaged (%s); the log is folded anew", found[0], error)
         return Fold()
     return fold

@@ -355,7 +355,7 @@ def _file_id(url: sa.URL) -> tuple[int, int] | None:
     if not url.drivername.startswith("sqlite") or (url.database or "").startswith("file:"):
         return None
     try:
-        found = os.stat(url.database or "")  # noqa: PTH116 - of a text that need be no path
+        found = os.stat(url.database or "")  # noqa: PTH116 - the text need not be a path
     except OSError:
         return (0, 0)
     return found.st_dev, found.st_ino

@@ -20,7 +20,7 @@ def add_policy_routes(router: APIRouter, reader: Reader, rehearser: Rehearser, g
     operator = gate.needs("operator")
 
     @router.get("/policy", response_model=envelope(PolicyAnswer), responses=CHANGING)
-    def policy(who: Principal = operator) -> Response:  # noqa: ARG001 - only who may
+    def policy(who: Principal = operator) -> Response:  # noqa: ARG001 - only checks the role
         """The active policy, and what the latest rehearsal of the server's own past showed."""
         return ok(policy_view(reader, rehearser))
 

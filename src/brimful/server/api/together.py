@@ -42,7 +42,7 @@ class Together(Generic[Asked, Answer]):
             batch = [those.popleft() for _ in range(min(len(those), MAX_TOGETHER))]
             try:
                 answers = await run_in_threadpool(self._answer, [asked for asked, _ in batch])
-            except Exception as error:  # noqa: BLE001 - it is theirs, all of them
+            except Exception as error:  # noqa: BLE001 - every request of the batch gets it
                 answers = [error] * len(batch)
             for (_, future), answer in zip(batch, answers, strict=True):
                 if future.done():  # nobody waits for it any more
@@ -68,6 +68,6 @@ def each_alone(calls: Sequence[Callable[[], Answer]]) -> list[Answer | Exception
     for call in calls:
         try:
             answers.append(call())
-        except Exception as error:  # noqa: BLE001 - raised again where it was asked
+        except Exception as error:  # noqa: BLE001 - raised again by its caller
             answers.append(error)
     return answers

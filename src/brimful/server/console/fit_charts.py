@@ -90,7 +90,7 @@ def _card(card: Mapping[str, Any], widest: float) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Any) -> dict[str, str]:  # noqa: ANN401 - a code of JSON
+def _verdict(verdict: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
     return {"verdict": told(verdict_words(verdict)), "chip": CHIPS[verdict]}
 
 

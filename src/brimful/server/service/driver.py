@@ -196,7 +196,7 @@ class Driver:
                 log.info("%s", error.problem)
             except BrimfulError as error:
                 if error.said != self._health.error:
-                    log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
+                    log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - expected
                 self._health.error = error.said
             except Exception:  # a broken tick must be visible, and must not end the server silently
                 log.exception("internal error in the scheduler; trying again every %s s", self._tick_s)

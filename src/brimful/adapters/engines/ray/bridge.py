@@ -465,7 +465,7 @@ def main(handle: int) -> int:
     try:
         bridge = Bridge(pipe.recv())
         pipe.send(("ok", None))
-    except Exception as error:  # noqa: BLE001 - whatever Ray raises is told
+    except Exception as error:  # noqa: BLE001 - reported, whatever Ray raises
         pipe.send(("failed", f"{type(error).__name__}: {error}"[:500]))
         return 1
     while True:

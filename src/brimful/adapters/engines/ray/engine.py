@@ -134,7 +134,7 @@ class RayEngine(LeaseFolders):
 
     # -- the pipe ----------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - what the bridge's method gives
+    def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the bridge method's result
         with self._lock:  # both the site's worker and log readers use the pipe
             if self._pipe is None:
                 self._begin()

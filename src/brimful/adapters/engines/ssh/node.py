@@ -76,7 +76,7 @@ def main() -> None:
             answer({"ok": getattr(made, method)(*arguments)})
         except BrimfulError as error:
             answer({"failed": as_record(error.said)})
-        except Exception as error:  # noqa: BLE001 - it is told, and the next question may be answered
+        except Exception as error:  # noqa: BLE001 - reported; the next request may work
             answer({"failed": f"{type(error).__name__}: {error}"[:500]})
 
 
