@@ -56,7 +56,7 @@ def _empty(path: Path) -> None:
     can handle, which opens a file per level and then gives up on all of them."""
     top = os.open(path, FOLDER)
     try:
-        todo = _without_files(top)
+        todo = _remove_files(top)
         moved = f".{secrets.token_hex(8)}-"
         numbers = itertools.count()
         while todo:
@@ -64,7 +64,7 @@ def _empty(path: Path) -> None:
             with contextlib.suppress(OSError):
                 inner = os.open(name, FOLDER, dir_fd=top)
                 try:
-                    for each in _without_files(inner):
+                    for each in _remove_files(inner):
                         with contextlib.suppress(OSError):
                             hoisted = f"{moved}{next(numbers)}"
                             os.rename(each, hoisted, src_dir_fd=inner, dst_dir_fd=top)
@@ -76,7 +76,7 @@ def _empty(path: Path) -> None:
         os.close(top)
 
 
-def _without_files(folder: int) -> list[str]:
+def _remove_files(folder: int) -> list[str]:
     """Remove everything except non-empty folders, whose names are returned."""
     left = []
     with os.scandir(folder) as entries:

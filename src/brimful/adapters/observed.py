@@ -41,7 +41,7 @@ class Observer:
         before = dict(record.jobs)
         for job in seen:
             record.jobs[job.job] = _joined(record.jobs.get(job.job), job, now_s=now_s)
-        self._end_those_that_left({job.job for job in seen})
+        self._end_vanished({job.job for job in seen})
         while len(record.jobs) > MOST_JOBS:
             del record.jobs[next(iter(record.jobs))]
         _extend(record.looked, self._last_s, now_s)
@@ -61,7 +61,7 @@ class Observer:
             write_whole(self._folder / FLEET, fleet, mode=0o600)
             self._fleet = fleet
 
-    def _end_those_that_left(self, seen: Collection[str]) -> None:
+    def _end_vanished(self, seen: Collection[str]) -> None:
         """The site forgot them before we saw their end: they were still there at the previous look."""
         looked = self._record.looked
         seen_s = looked[-1][1] if looked else 0

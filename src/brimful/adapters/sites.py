@@ -206,7 +206,7 @@ def _read_site(path: Path, name: str, table: object) -> Site:
         return found
 
     passed = values.pop("checkpoint_env", [])
-    if not _is_of(passed, tuple[str, ...]):
+    if not _has_type(passed, tuple[str, ...]):
         raise refuse(say("sites.bad_value", site=name, key="checkpoint_env", value=_shown(passed)))
     tier, mode = text("tier", "owned"), text("mode", "run")
     for key, found, known in (("tier", tier, TIERS), ("mode", mode, MODES)):
@@ -248,7 +248,7 @@ def options_of(site: Site, kind: type[T]) -> T:
             raise BadInput(
                 say("sites.unknown_option", site=site.site, engine=site.engine, key=key, choices=choices)
             )
-        if not _is_of(value, hints[key]):
+        if not _has_type(value, hints[key]):
             raise BadInput(
                 say("sites.bad_option", site=site.site, key=key, value=_shown(value), kind=_named(hints[key]))
             )
@@ -260,7 +260,7 @@ def options_of(site: Site, kind: type[T]) -> T:
     return kind(**given)
 
 
-def _is_of(value: object, wanted: object) -> bool:
+def _has_type(value: object, wanted: object) -> bool:
     """Whether TOML's value matches the field's type: str, int, bool, a tuple or a table of str."""
     if wanted in (str, bool):
         return type(value) is wanted

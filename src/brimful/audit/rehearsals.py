@@ -142,7 +142,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     """How few are enough under one policy, and how far to trust it."""
     sizing = Sizing(work.arrivals, policy.rules, work.types)
     answer = size(sizing, work.fleet)
-    _fewer(sizing, answer)
+    _replay_fewer(sizing, answer)
     share = None
     if work.waits_s and not work.assumed_node:
         real = Sizing(work.arrivals, work.as_it_was(policy.rules)).replay(work.fleet, whole=True)
@@ -154,7 +154,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
         "policy": policy.text,
         "gpus": answer.gpus,
         "nodes": {f"{kind.gpu} x {kind.gpus}": n for kind, n in (answer.enough or {}).items() if n},
-        "not_enough": _short(sizing, work) if answer.gpus is None else None,
+        "not_enough": _why_not_enough(sizing, work) if answer.gpus is None else None,
         "bootstrap_gpus": answer.bootstrap_gpus,
         "worst_week_gpus": answer.worst_week_gpus,
         "weeks": max((len(replay.weeks) for replay in sizing.replays.values()), default=0),
@@ -167,7 +167,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def _short(sizing: Sizing, work: Work) -> dict[str, Any]:
+def _why_not_enough(sizing: Sizing, work: Work) -> dict[str, Any]:
     """Why not even the whole fleet is enough: jobs that no node can hold, or too many hurt jobs."""
     replay, most = sizing.replay(work.fleet, whole=True), max(kind.gpus for kind in work.fleet)
     stuck = [a.job.gpus for a in work.arrivals if a.job.job not in replay.waits_s and a.job.gpus > most]
@@ -181,7 +181,7 @@ def _short(sizing: Sizing, work: Work) -> dict[str, Any]:
     }
 
 
-def _fewer(sizing: Sizing, answer: Answer) -> None:
+def _replay_fewer(sizing: Sizing, answer: Answer) -> None:
     """For the curve: how many jobs are hurt with slightly too few GPUs. A search gives those up half-way."""
     counts = answer.enough
     if counts is None:

@@ -250,7 +250,7 @@ def least(sizing: Sizing, fleet: Mapping[Node, int]) -> dict[Node, int] | None:
     """One type after another, the most expensive first, each with as few nodes as the others allow."""
     counts = dict(fleet)
     for kind in sorted(counts, key=lambda kind: (-kind.microusd_per_gpu_hour, kind.gpu)):
-        found = fewest(sizing, counts, kind, passes, low=_least(sizing, counts, kind))
+        found = fewest(sizing, counts, kind, passes, low=_lower_bound(sizing, counts, kind))
         if found is None:
             return None
         counts[kind] = found
@@ -264,12 +264,12 @@ def size(sizing: Sizing, fleet: Mapping[Node, int]) -> Answer:
     first = max(counts, key=lambda kind: kind.gpus * counts[kind])
     return Answer(
         counts,
-        _more(sizing, counts, first, fleet[first], passes_bootstraps),
-        _more(sizing, counts, first, fleet[first], passes_every_week),
+        _enough_by(sizing, counts, first, fleet[first], passes_bootstraps),
+        _enough_by(sizing, counts, first, fleet[first], passes_every_week),
     )
 
 
-def _least(sizing: Sizing, fleet: Mapping[Node, int], kind: Node) -> int:
+def _lower_bound(sizing: Sizing, fleet: Mapping[Node, int], kind: Node) -> int:
     """Fewer cannot carry the mean load, even if it were spread evenly."""
     if len(fleet) > 1:
         return 0
@@ -279,7 +279,9 @@ def _least(sizing: Sizing, fleet: Mapping[Node, int], kind: Node) -> int:
     return min(fleet[kind], int(max(mean, widest)) // kind.gpus)
 
 
-def _more(sizing: Sizing, fleet: Mapping[Node, int], kind: Node, most: int, enough: Criterion) -> int | None:
+def _enough_by(
+    sizing: Sizing, fleet: Mapping[Node, int], kind: Node, most: int, enough: Criterion
+) -> int | None:
     """How many are enough by a stricter measure: up in doubling steps, then back by halves."""
     low, step = fleet[kind], 1
     while not enough(sizing.replay({**fleet, kind: min(most, low + step - 1)})):
@@ -308,5 +310,5 @@ def silos(arrivals: Sequence[Arrival], rules: Rules, kind: Node) -> dict[str, in
 def _alone(arrivals: Sequence[Arrival], rules: Rules, kind: Node) -> int | None:
     sizing = Sizing(arrivals, rules)
     top = {kind: -(-peak_gpus(arrivals) // kind.gpus) + 1}
-    found = fewest(sizing, top, kind, passes, low=_least(sizing, top, kind))
+    found = fewest(sizing, top, kind, passes, low=_lower_bound(sizing, top, kind))
     return None if found is None else found * kind.gpus

@@ -156,9 +156,9 @@ class Access:
     def _principal(
         self, token: Token | None, roles: Mapping[str, str], secret: str, kind: Kind
     ) -> Principal | None:
-        if token is None or token.kind != kind or not self._opens(token, secret):
+        if token is None or token.kind != kind or not self._is_valid_with(token, secret):
             return None
-        allowed = _within(token, roles)
+        allowed = _limited_to(token, roles)
         # A browser's session acts in the name of the token it was created with.
         return (
             Principal(token=token.parent or token.token, name=token.name, roles=allowed) if allowed else None
@@ -204,10 +204,10 @@ class Access:
             expires_s=None if ttl_s is None else now_s + ttl_s,
             revoked_s=None,
         )
-        self._store.add(token, roles=self._raised(name, tenant, role) if kind == "token" else None)
+        self._store.add(token, roles=self._raised_roles(name, tenant, role) if kind == "token" else None)
         return f"brim_{token.token}_{secret}", token
 
-    def _raised(self, name: str, tenant: str, role: str) -> Mapping[str, str]:
+    def _raised_roles(self, name: str, tenant: str, role: str) -> Mapping[str, str]:
         """The new token's user joins that team with at least its role."""
         user = self._store.user(name)
         had = None if user is None else user.roles.get(tenant)
@@ -396,9 +396,9 @@ class Access:
         """The valid one with this text, of any kind."""
         match = _SHAPE.fullmatch(text)
         token = self._store.token(match[1]) if match else None
-        return token if match and token and self._opens(token, match[2]) else None
+        return token if match and token and self._is_valid_with(token, match[2]) else None
 
-    def _opens(self, token: Token, secret: str) -> bool:
+    def _is_valid_with(self, token: Token, secret: str) -> bool:
         return self._is_good(token) and secrets.compare_digest(_digest(secret), token.digest)
 
     def _is_good(self, token: Token) -> bool:
@@ -464,7 +464,7 @@ class Access:
             time.sleep(AUDIT_S)  # lines that arrive meanwhile share one transaction
 
 
-def _within(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:
+def _limited_to(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:
     """The user's rights, limited to the token's."""
     if not token.tenant:
         return roles

@@ -83,10 +83,10 @@ def examine(
             ("doctor.processes_agree", lambda engine=engine: _processes(engine, log)),
             ("doctor.checkpoints_whole", lambda engine=engine: _checkpoints(engine)),
         ):
-            yield _in_time(say(promise, site=engine.site), look, patience_s=patience_s)
+            yield _with_time_limit(say(promise, site=engine.site), look, patience_s=patience_s)
 
 
-def _in_time(promise: Sentence, look: Callable[[], Finding], *, patience_s: float) -> Finding:
+def _with_time_limit(promise: Sentence, look: Callable[[], Finding], *, patience_s: float) -> Finding:
     """In a separate thread: a disk or a process that does not answer cannot be interrupted."""
     found: list[Finding] = []
 

@@ -74,7 +74,7 @@ def make_ready(
     # Among equals, a local one comes first: the sort is stable.
     for each in sorted([*mine, *elsewhere], key=lambda one: one.step, reverse=True):
         is_here = isinstance(each, Sealed) and each in mine
-        wrong = _wrong(each) if is_here else _fetched(each, here, tell)
+        wrong = _damage_in(each) if is_here else _fetched(each, here, tell)
         if not wrong:
             name = each.name
             yield (
@@ -104,7 +104,7 @@ def _place(source: Source, *, of_all: bool = False) -> Path | str:
     return source.place if of_all else f"{source.name} ({source.place})"
 
 
-def _wrong(source: Source) -> Sentence | None:
+def _damage_in(source: Source) -> Sentence | None:
     assert isinstance(source, Sealed)
     return damage_said(source.checkpoint)
 

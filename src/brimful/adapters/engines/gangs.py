@@ -37,10 +37,10 @@ def look_at(
     """
     one = _merged(lease, those, lost=lost) or Observation(lease=lease, state="absent")
     unfinished = [name for name, each in those.values() if each.observation.state != "ended"]
-    is_ending = bool(lost) or _one_failed(those)
+    is_ending = bool(lost) or _has_failed_rank(those)
     if unfinished and is_ending:
         # A rank that is starting will run in a moment and can then be stopped like the others.
-        if not any(_is_on_its_way(each.observation) for _, each in those.values()):
+        if not any(_is_starting(each.observation) for _, each in those.values()):
             stop(unfinished, KILL_S if lost else GRACE_S)
         return None
     return one
@@ -59,11 +59,11 @@ class Orphans:
         return [each for each in orphans if now - self._since.setdefault((node, each), now) > ORPHAN_S]
 
 
-def _is_on_its_way(seen: Observation) -> bool:
+def _is_starting(seen: Observation) -> bool:
     return seen.state == "absent" or (seen.state == "waiting" and seen.problem is None)
 
 
-def _one_failed(those: Ranks) -> bool:
+def _has_failed_rank(those: Ranks) -> bool:
     """A gang ends as a whole: the others would wait for the failed rank forever."""
     return any(
         each.observation.state == "ended" and each.observation.cause != "finished"

@@ -72,7 +72,7 @@ def signal_marked(mark: Mapping[str, str], number: int) -> None:
     """Signal exactly these processes: each is pinned by a pidfd before it is checked again."""
     for pid in marked(mark):
         # Gone in the meantime, or a kernel without pidfd: the next attempt finds the rest.
-        with contextlib.suppress(OSError), _held_fast(pid) as handle:
+        with contextlib.suppress(OSError), _pidfd(pid) as handle:
             if carries(pid, mark):
                 _signal(handle, number)
 
@@ -122,7 +122,7 @@ def _is_in(carried: bytes, key: str, value: str) -> bool:
 
 
 @contextlib.contextmanager
-def _held_fast(pid: int) -> Iterator[int]:
+def _pidfd(pid: int) -> Iterator[int]:
     if sys.platform != "linux":
         raise OSError("there is no pidfd here")
     handle = os.pidfd_open(pid)

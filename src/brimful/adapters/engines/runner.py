@@ -283,7 +283,7 @@ def _run(
         time.sleep(HEARS_S)  # a kill of all processes of a job reaches us after the job
     watch.let_go()
     codes = [128 - code if code < 0 else code for code in job.wait()]
-    _end_the_rest(but=carriage.pid)
+    _end_strays(but=carriage.pid)
     carriage.finish()
     return _End(codes[first], problem, codes)
 
@@ -433,7 +433,7 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_the_rest(*, but: int | None) -> None:
+def _end_strays(*, but: int | None) -> None:
     """When a job ends, all its processes end: a stray one would keep holding GPU memory."""
     while rest := [pid for pid in _children() if pid != but]:
         for pid in rest:

@@ -119,7 +119,7 @@ class Watch:
             signal_group(self._job.pid, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
 
-    def _heed(self, notice: Notice | None) -> None:
+    def _pass_on_notice(self, notice: Notice | None) -> None:
         """Pass the cloud's notice on like our own: the file, and the signal once it is certain.
 
         If the cloud may still call it off, the job keeps working, as with our own warnings, until saving and
@@ -175,7 +175,7 @@ class Watch:
                 self.ask()
             elif self._cloud is not None:
                 with contextlib.suppress(OSError):
-                    self._heed(self._cloud.notice)
+                    self._pass_on_notice(self._cloud.notice)
             return
         left_s = self._deadline_s - time.monotonic()
         if self._job is None:

@@ -210,7 +210,7 @@ class Worker(ABC):
         try:
             found = self._ask_world()
         except Exception as error:  # noqa: BLE001 - a site's bug must not affect other sites
-            self._keep_failure(_foreseen(error, self.site), at=at)
+            self._keep_failure(_as_brimful_error(error, self.site), at=at)
             return
         finally:
             self._looked.set()
@@ -234,9 +234,11 @@ class Worker(ABC):
             for order in orders:
                 order.may_act()
             with self._timed(kind, f" {orders[0].name}{more}"):
-                failed = {name: _foreseen(error, self.site) for name, error in self._act(orders).items()}
+                failed = {
+                    name: _as_brimful_error(error, self.site) for name, error in self._act(orders).items()
+                }
         except Exception as error:  # noqa: BLE001 - one site's failure must not block others
-            foreseen = _foreseen(error, self.site)
+            foreseen = _as_brimful_error(error, self.site)
             if isinstance(foreseen, self.certain):  # from one of them, but we do not know which
                 foreseen = WorldFailed(foreseen.said)
             failed = dict.fromkeys((order.name for order in orders), foreseen)
@@ -402,7 +404,7 @@ def _wait_for(waits: Collection[Callable[[float], bool]], *, most_s: float) -> N
         wait(max(0.0, until - time.monotonic()))
 
 
-def _foreseen(error: Exception, site: str) -> BrimfulError:
+def _as_brimful_error(error: Exception, site: str) -> BrimfulError:
     if isinstance(error, BrimfulError):
         return error
     log.error("site %s: internal error", site, exc_info=error)

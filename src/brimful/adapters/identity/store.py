@@ -142,7 +142,7 @@ class AccessStore:
     def revoke_all(self, *, at_s: int) -> int:
         """Revoke every token and everything created with one; returns how many were valid."""
         change = _tokens.update().where(_tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
-        good = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
+        good = sa.select(sa.func.count()).select_from(_tokens).where(self._valid(at_s))
         with self._store.writing() as connection:
             count = connection.execute(good).scalar_one()
             connection.execute(change)
@@ -150,11 +150,11 @@ class AccessStore:
 
     def count_good(self, *, at_s: int) -> int:
         with self._store.reading() as connection:
-            wanted = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
+            wanted = sa.select(sa.func.count()).select_from(_tokens).where(self._valid(at_s))
             return connection.execute(wanted).scalar_one()
 
     @staticmethod
-    def _good(at_s: int) -> sa.ColumnElement[bool]:
+    def _valid(at_s: int) -> sa.ColumnElement[bool]:
         lasts = sa.or_(_tokens.c.expires_s.is_(None), _tokens.c.expires_s > at_s)
         return sa.and_(_tokens.c.kind == "token", _tokens.c.revoked_s.is_(None), lasts)
 

@@ -31,7 +31,7 @@ def estimates_for(
     """
     least, most = (gpus, gpus) if isinstance(gpus, int) else range_from(gpus)
     widest = read(config, overrides=[f"gpus={most}"] if most > 1 else [])
-    reading = _on(widest, least)
+    reading = _on_fewer(widest, least)
     larger = [n for n in range(least + 1, most + 1) if most % n == 0]
     correction = own_correction()
     predicted: dict[str, dict[str, Any]] = {}
@@ -52,8 +52,8 @@ def estimates_for(
             predicted[name] = {"peak_bytes": own, "step_s": step_s}
             if larger:
                 ask = predictor(reading, card, other_bytes, correction)
-                steps = [(n, ask(_on(widest, n).training).speed.step_s.likely) for n in larger]
-                predicted[name]["scaling"] = _never_down({n: step_s / each for n, each in steps})
+                steps = [(n, ask(_on_fewer(widest, n).training).speed.step_s.likely) for n in larger]
+                predicted[name]["scaling"] = _non_decreasing({n: step_s / each for n, each in steps})
             if answer.verdict == "at_risk":
                 high, usable = Size(answer.memory.device_bytes.high), Size(answer.usable_bytes)
                 notes.append(say("fleet.at_risk_on", gpu=name, high=high, usable=usable))
@@ -65,7 +65,7 @@ def estimates_for(
     return Estimates(predicted, notes + [say("fleet.left_out", gpu=said) for said in short])
 
 
-def _on(widest: Reading, gpus: int) -> Reading:
+def _on_fewer(widest: Reading, gpus: int) -> Reading:
     """The same training with the same effective batch on fewer GPUs."""
     training = widest.training
     if gpus == training.gpus:
@@ -78,7 +78,7 @@ def _on(widest: Reading, gpus: int) -> Reading:
     return replace(widest, training=replace(training, gpus=gpus, accumulation=accumulation, shards=shards))
 
 
-def _never_down(scaling: dict[int, float]) -> dict[int, float]:
+def _non_decreasing(scaling: dict[int, float]) -> dict[int, float]:
     """A size that is slower than a smaller one counts as fast as that one."""
     best = 1.0
     return {gpus: (best := max(best, factor)) for gpus, factor in scaling.items()}

@@ -105,7 +105,7 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
 def drain(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        return _would(client, args.node, "drain")
+        return _dry_run(client, args.node, "drain")
     done = client.drain(args.node, args.reason)
     running = ", ".join(done["running"])
     node = printable(args.node)
@@ -117,11 +117,11 @@ def drain(args: argparse.Namespace) -> Answer:
 def resume(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        return _would(client, args.node, "resume")
+        return _dry_run(client, args.node, "resume")
     return Answer(client.resume(args.node), words("fleet.takes_work_again", node=printable(args.node)))
 
 
-def _would(client: Client, name: str, verb: str) -> Answer:
+def _dry_run(client: Client, name: str, verb: str) -> Answer:
     node = next((each for each in client.fleet()["nodes"] if each["node"] == name), None)
     if node is None:
         raise BadInput(say("fleet.no_node", name=Quoted(name[:100])))

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Answer:
         if args.worker:
             return Answer({"lines": done}, "")
     else:
-        _employ(batch, args)
+        _run_workers(batch, args)
     report = batch.join()
     usd = None if args.usd_per_hour is None else report.usd_per_million_tokens(args.usd_per_hour)
     data = asdict(report)
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(data, text, NO if report.failed else YES)
 
 
-def _employ(batch: Batch, args: argparse.Namespace) -> None:
+def _run_workers(batch: Batch, args: argparse.Namespace) -> None:
     """Run workers until every shard is complete; replace those that die."""
     command = [sys.executable, "-m", "brimful.cli.main", "batch", str(args.file), "--worker"]
     command += ["--model", args.model, "--out", str(args.out)]

@@ -255,11 +255,11 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     wanted = replace(reading, training=fix.training) if fix else reading
     change, lines_alone = plain.dialect.spell(plain.training, wanted.training)
     if not lines_alone:
-        raise _not_lines(plain, wanted, change)
+        raise _not_expressible(plain, wanted, change)
     lines = {key: then for key, (_, then) in change.items()}
     text = read_config(plain.file, what=say("gpu.config"))
     patched = patch_text(text, lines, suffix=plain.file.suffix)
-    _hold(args, plain, patched, wanted)
+    _verify(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
     said = change_text(change) or words("gpu.nothing_to_change")
@@ -279,7 +279,7 @@ def _launched(reading: Reading) -> list[str]:
     return [f"gpus={reading.training.gpus}"] if reading.training.gpus > 1 else []
 
 
-def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
+def _not_expressible(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
     """Why a change is not written: no line in this kind of config can express it."""
 
     known = plain.dialect.lines(wanted.training)
@@ -287,7 +287,7 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     return Refused(say("gpu.patch_not_a_line", change=said, file=plain.file, program=plain.dialect.code))
 
 
-def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
+def _verify(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
     """Reads the patched text again: what is printed or written must give what was predicted."""
     from tempfile import TemporaryDirectory
 

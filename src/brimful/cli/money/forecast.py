@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> Answer:
         return _prices(args)
     if args.hours > 48:
         raise BadInput(say("money.too_far_ahead", hours=args.hours))
-    return _of_file(args) if args.load else _of_server(args)
+    return _from_file(args) if args.load else _from_server(args)
 
 
-def _of_server(args: argparse.Namespace) -> Answer:
+def _from_server(args: argparse.Namespace) -> Answer:
     found: ForecastAnswer = Client().forecast(hours=args.hours)
     parts = []
     for pool in all_printable(found["pools"]):
@@ -66,7 +66,7 @@ def _of_server(args: argparse.Namespace) -> Answer:
     return Answer(found, "\n\n".join(parts) or words("money.no_load_yet"))
 
 
-def _of_file(args: argparse.Namespace) -> Answer:
+def _from_file(args: argparse.Namespace) -> Answer:
     from brimful.adapters.providers.records import read_loads
 
     loads = _named(read_loads(Path(args.load)), args.name)

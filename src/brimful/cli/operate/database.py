@@ -90,7 +90,7 @@ def restore(args: argparse.Namespace) -> Answer:
     with open_store(args, make=True) as (store, settings):
         fold, last_s = backup.restore(source, store)
         left = _adopt(store, settings, fold)
-        lost = _end_what_is_lost(store, settings, fold, last_s=last_s)
+        lost = _end_lost_runs(store, settings, fold, last_s=last_s)
         tokens = _tokens(store, revoke=args.revoke_tokens)
         codeless = _without_code(settings, fold)
     running = sum(lease.started_s is not None for lease in fold.fleet.open_leases.values())
@@ -118,7 +118,7 @@ def _without_code(settings: Settings, fold: Fold) -> list[str]:
     return [job.job for job in jobs if job.code and not store.path(job.tenant, job.code).is_file()]
 
 
-def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
+def _end_lost_runs(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
     """Ends runs that left nothing here: nobody knows when they ended, and nobody is billed for that."""
     from brimful.fleet.events import LeaseEnded
 

@@ -62,7 +62,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> JSONResponse:
-        answer = failed(error.status_code, _of_http(error))
+        answer = failed(error.status_code, _from_http(error))
         answer.headers.update(error.headers or {})
         return answer
 
@@ -80,7 +80,7 @@ def add_error_handlers(app: FastAPI) -> None:
         )
 
 
-def _of_http(error: HTTPException) -> BrimfulError:
+def _from_http(error: HTTPException) -> BrimfulError:
     """The framework's errors in our words."""
     problem = verbatim(str(error.detail))
     if error.status_code == 404:

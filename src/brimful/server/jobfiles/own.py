@@ -203,10 +203,10 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _fits(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
-    return any(_is(value, each) for each in schema.get("anyOf", [schema]))
+    return any(_matches(value, each) for each in schema.get("anyOf", [schema]))
 
 
-def _is(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
+def _matches(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
     """Implements the few JSON Schema keywords that the table uses."""
     if "enum" in schema:
         return value in schema["enum"]
@@ -219,9 +219,9 @@ def _is(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
     ):
         return False
     if isinstance(value, list):
-        return all(_is(each, schema["items"]) for each in value)
+        return all(_matches(each, schema["items"]) for each in value)
     if isinstance(value, dict):
         return all(
-            isinstance(key, str) and _is(v, schema["additionalProperties"]) for key, v in value.items()
+            isinstance(key, str) and _matches(v, schema["additionalProperties"]) for key, v in value.items()
         )
     return True

@@ -54,7 +54,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     if memory:
         body["memory_mib"] = max(memory) * nodes
     found = JobFile(kind="skypilot", body=body)
-    _name_the_rest(found, data, {name: value for each in choices for name, value in each.items()})
+    _name_unsupported(found, data, {name: value for each in choices for name, value in each.items()})
     if all(len({str(each.get(name)) for each in choices}) > 1 for name in ("accelerators", "use_spot")):
         found.notes.append(say("jobfile.sky_any_pair"))
     if isinstance(setup, str) and setup.strip():
@@ -62,7 +62,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     return found
 
 
-def _name_the_rest(found: JobFile, data: dict[str, Any], resources: dict[str, Any]) -> None:
+def _name_unsupported(found: JobFile, data: dict[str, Any], resources: dict[str, Any]) -> None:
     for name in sorted(data.keys() - KNOWN):
         found.unsupported[name] = say(f"jobfile.sky_{name}" if name in CANNOT else "jobfile.no_field")
     for name in sorted(resources.keys() - KNOWN_RESOURCE):

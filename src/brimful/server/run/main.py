@@ -75,7 +75,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs keep running without the server, and the next one finds them."""
     set_up_logging(settings.log_format)
     certificate, policy, oidc = _certificate(settings), settings.chosen_policy, _oidc(settings)
-    with _folder_of_our_own(settings), _listening_socket(settings) as listener:
+    with _locked_folder(settings), _listening_socket(settings) as listener:
         store = SqlStore(settings.database_url)
         store.claim(identity_of(settings), folder=settings.engines_folder)
         service = _service(settings, store)
@@ -110,7 +110,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-        threading.Thread(target=_settle, name="warm up", daemon=True).start()
+        threading.Thread(target=_preload, name="warm up", daemon=True).start()
         try:
             server.run(sockets=[listener])
         finally:
@@ -158,7 +158,7 @@ def _service(settings: Settings, store: SqlStore) -> Service:
     )
 
 
-def _settle() -> None:
+def _preload() -> None:
     """Compile pages before anyone asks for one.
 
     Freeze existing objects: scanning all of them again and again would pause every thread.
@@ -337,7 +337,7 @@ def _brimful() -> str:
 
 
 @contextlib.contextmanager
-def _folder_of_our_own(settings: Settings) -> Iterator[None]:
+def _locked_folder(settings: Settings) -> Iterator[None]:
     """Hold the data folder: two servers on one folder would both act."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -350,7 +350,7 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
             code="folder_unusable",
         ) from error
     with lock:
-        if not _taken(lock):
+        if not _locked(lock):
             raise WorldFailed(
                 say("server.folder_in_use", whereabouts=_whereabouts(settings), folder=settings.folder),
                 code="already_running",
@@ -358,7 +358,7 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _taken(lock: IO[str]) -> bool:
+def _locked(lock: IO[str]) -> bool:
     """Take the lock. A command that checks for a server holds it for a moment, so try again."""
     for _ in range(LOCK_TRIES):
         try:

@@ -261,7 +261,7 @@ class Driver:
             except Exception:
                 log.exception("internal error while keeping a snapshot; trying again")
 
-        if self._is_due(at_least=snapshot.EVERY) or self._many_left():
+        if self._is_due(at_least=snapshot.EVERY) or self._has_many_leaving():
             self._snapshots = threading.Thread(target=advance, name="snapshots", daemon=True)
             self._snapshots.start()
 
@@ -282,11 +282,11 @@ class Driver:
                 self._stopping.wait(SNAPSHOT_REST_S)
                 return
             self._snapshot_seq = seq
-        if self._many_left():
+        if self._has_many_leaving():
             self._reader.let_go(by_seq=self._reader.store.snapshot_seq())
 
     def _is_due(self, *, at_least: int) -> bool:
         return self.leads and self._reader.fleet.seq - self._snapshot_seq >= at_least
 
-    def _many_left(self) -> bool:
+    def _has_many_leaving(self) -> bool:
         return len(self._reader.fleet.leaving) >= LEAVING

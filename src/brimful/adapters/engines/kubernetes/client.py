@@ -147,7 +147,7 @@ class Api:
             return None
         if not 200 <= answer.status < 300:
             kind = Rejected if answer.status in REJECTED else WorldFailed
-            raise self._failed(f"{answer.status} {_words_of(found)}", kind)
+            raise self._failed(f"{answer.status} {_message_of(found)}", kind)
         return found
 
     @staticmethod
@@ -219,7 +219,7 @@ class Api:
         return kind(said, code="kubernetes_failed")
 
 
-def _words_of(answer: bytes) -> str:
+def _message_of(answer: bytes) -> str:
     """What the server said was wrong."""
     try:
         return str(json.loads(answer)["message"])

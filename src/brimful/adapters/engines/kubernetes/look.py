@@ -172,7 +172,7 @@ def _why(
     if lost:
         return "node_lost", say("kubernetes.node_lost", node=", ".join(lost))
     disrupted = next((rank for rank in ranks if rank.disruption and not _by_itself(rank)), None)
-    sent_away = _disrupted(disrupted) if disrupted is not None else _without_an_end(ranks)
+    sent_away = _disrupted(disrupted) if disrupted is not None else _no_end_reported(ranks)
     if sent_away is not None and (disrupted is not None or why != "rank_failed"):
         return sent_away
     if first is None and all(rank.code == 0 for rank in ranks):
@@ -184,10 +184,10 @@ def _disrupted(rank: Rank) -> tuple[Cause, Said]:
     reason = str(rank.disruption.get("reason"))
     if reason in NODE_GONE or (reason in UNREACHABLE and not rank.end):
         return "node_lost", say("kubernetes.node_lost", node=rank.node)
-    return "preempted_by_engine", _sent_away(reason, rank.disruption.get("message"))
+    return "preempted_by_engine", _evicted(reason, rank.disruption.get("message"))
 
 
-def _without_an_end(ranks: Sequence[Rank]) -> tuple[Cause, Said] | None:
+def _no_end_reported(ranks: Sequence[Rank]) -> tuple[Cause, Said] | None:
     """Someone deleted a Pod, or the kubelet refused or evicted it before it started, and says why."""
     those = [
         rank for rank in ranks if not rank.end or rank.is_told or (rank.is_deleted and not _by_itself(rank))
@@ -195,10 +195,10 @@ def _without_an_end(ranks: Sequence[Rank]) -> tuple[Cause, Said] | None:
     if not those:
         return None
     told = next((rank.status for rank in those if rank.status.get("reason")), {})
-    return "preempted_by_engine", _sent_away(str(told.get("reason") or "deleted"), told.get("message"))
+    return "preempted_by_engine", _evicted(str(told.get("reason") or "deleted"), told.get("message"))
 
 
-def _sent_away(reason: str, words: object) -> Said:
+def _evicted(reason: str, words: object) -> Said:
     return say("kubernetes.sent_away", reason=verbatim(reason), words=verbatim(str(words or "-")[:200]))
 
 

@@ -372,7 +372,7 @@ class Bridge:
         )
         found = [each for each in looks if each is not None]
         if all_answered:
-            self._hold_again(parts, held)
+            self._reserve_again(parts, held)
             living = {lease for _, those, _ in answers.values() for lease in those}
             for lease in held.keys() - set(leases) - living:  # it ended while we were away
                 self._ray.util.remove_placement_group(held[lease].group)
@@ -399,7 +399,7 @@ class Bridge:
                 # One share of the time to save, one to send what was saved.
                 self._ask(each.nodes, "leave", each.lease, max(KILL_S, int(left_s / SENDING)), going[0])
 
-    def _hold_again(self, parts: Mapping[str, Ranks], held: Mapping[str, Held]) -> None:
+    def _reserve_again(self, parts: Mapping[str, Ranks], held: Mapping[str, Held]) -> None:
         """A head that lost its memory has forgotten who holds which GPUs, while the jobs kept running.
 
         Ray chooses GPUs by its own numbers, lowest first, as it did originally.

@@ -176,14 +176,14 @@ class SlurmEngine(ClusterEngine):
     def _node(self, row: NodeRow) -> Node:
         return self._offer(
             row.node,
-            gpu=self._own_word(row.gpus.kind),
+            gpu=self._catalog_gpu(row.gpus.kind),
             gpus=row.gpus.total,
             foreign=self._most[row.node],
             ours=self._on[row.node],
             rack=self._rack(row.node),
         )
 
-    def _own_word(self, kind: str) -> str:
+    def _catalog_gpu(self, kind: str) -> str:
         return catalog_name(self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu")
 
     def _is_open(self, row: NodeRow) -> bool:
@@ -524,7 +524,7 @@ class SlurmEngine(ClusterEngine):
                 user=row.user,
                 gpus=row.gpus.total * row.nodes,
                 nodes=row.nodes,
-                gpu=self._own_word(row.gpus.kind) if row.gpus.kind else "",
+                gpu=self._catalog_gpu(row.gpus.kind) if row.gpus.kind else "",
                 submitted_s=row.submitted_s,
                 started_s=row.started_s,
                 ended_s=row.ended_s,

@@ -214,13 +214,13 @@ def _by_others(
     if state in NODE_LOST:
         return say("slurm.node_lost"), "node_lost"
     if state in SENT_AWAY:
-        return _sent_away(folder, ranks, state), "preempted_by_engine"
+        return _evicted(folder, ranks, state), "preempted_by_engine"
     if is_whole and any((rank.ended or {}).get("sent_away") for rank in ranks):
         return say("adapters.sent_away"), "preempted_by_engine"  # though Slurm may call it completed
     return None
 
 
-def _sent_away(folder: Path, ranks: Sequence[Rank], state: str) -> Said:
+def _evicted(folder: Path, ranks: Sequence[Rank], state: str) -> Said:
     handed = _note(folder / "handed_back.json")
     if handed is not None and not any(rank.started for rank in ranks):
         return say("slurm.handed_back", reason=verbatim(str(handed.get("reason"))))

@@ -84,7 +84,7 @@ class SshEngine(LeaseFolders):
         self._settings = {"log_bytes": log_bytes, "store": store, "notices": notices}
         self._hosts: Mapping[str, Host] | None = None  # None: not told yet
         self._machines: dict[str, tuple[Host, Machine]] = {}
-        self._meeting = threading.RLock()  # leases start in parallel, and people read logs meanwhile
+        self._machines_lock = threading.RLock()  # leases start in parallel, and people read logs meanwhile
         self._last: list[Node] = []
         self._noticed: dict[str, Said] = {}  # machines that their cloud is taking back
         self._orphans = Orphans()
@@ -101,7 +101,7 @@ class SshEngine(LeaseFolders):
         hosts = self._hosts
         if hosts is None:
             raise WorldFailed(say("adapters.ssh_no_hosts_yet", site=self.site), code="ssh_unknown")
-        with self._meeting:
+        with self._machines_lock:
             for name, (host, machine) in list(self._machines.items()):
                 if name not in hosts or hosts[name].address != host.address:
                     del self._machines[name]
@@ -117,7 +117,7 @@ class SshEngine(LeaseFolders):
 
     def _ask(self, asked: Mapping[str, Question]) -> tuple[dict[str, Any], dict[str, BrimfulError]]:
         """Each machine's answer by node, and why others do not answer."""
-        with self._meeting:  # keeps them from being closed meanwhile
+        with self._machines_lock:  # keeps them from being closed meanwhile
             machines = self._meet()
             futures = {name: machines[name].ask(*asked[name]) for name in asked if name in machines}
         until, answers = time.monotonic() + ROUND_S, dict[str, Any]()
