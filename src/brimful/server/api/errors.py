@@ -33,7 +33,7 @@ COMMON: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 CHANGING: dict[int | str, dict[str, Any]] = COMMON | {
-    409: {"model": Failed, "description": "valid, but refused in the current state"},
+    409: {"model": Failed, "description": "valid, but refused"},
 }
 
 

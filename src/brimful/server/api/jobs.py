@@ -44,7 +44,7 @@ Key = Annotated[
         description="a second submission with the same key returns the first one's job",
     ),
 ]
-Rank = Annotated[int, Query(ge=0, le=4095, description="process of a gang")]
+Rank = Annotated[int, Query(ge=0, le=4095, description="rank of a process in its gang")]
 Order = Literal["newest", "next", "wait", "gpus", "cost"]
 Tenants = Annotated[str | None, Query(max_length=60, description="only this tenant's")]
 TEXT: dict[int | str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ def _submit_all(
 
 
 def seen_tenants(who: Principal, tenant: str | None) -> Collection[str] | None:
-    """This tenant if it is visible, otherwise all visible ones; None: every tenant."""
+    """The given tenant, which must be visible, or all visible ones; None: every tenant."""
     if tenant is not None and not who.sees(tenant):
         raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
     return who.tenants() if tenant is None else {tenant}

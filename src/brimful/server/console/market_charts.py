@@ -180,7 +180,7 @@ def _use(code: str, hours: Sequence[tuple[int, int]], gpus: int) -> dict[str, An
 
 
 def price_rows(reader: Reader) -> list[dict[str, Any]]:
-    """The submission's field for each directive, and its parser."""
+    """Each pool's price now, and its cheapest hour of the next 24 if there is a tariff."""
     rows = []
     for pool in prices_view(reader)[:POOLS_SHOWN]:
         quotes = pool["ahead"][:24]

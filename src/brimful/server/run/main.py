@@ -180,7 +180,7 @@ def _web_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
         ssl_keyfile=settings.tls_key or None,
     )
     server = uvicorn.Server(config)
-    # The submission's field for each directive, and its parser.
+    # Before we report that it is up. Later uvicorn installs its own handlers and passes signals on to these.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
     return server

@@ -180,7 +180,7 @@ class Reader:
         return past.state
 
     def array(self, name: str) -> Array | None:
-        """The submission's field for each directive, and its parser."""
+        """The array of this name, until all its tasks have left memory."""
         return self.fleet.gates.arrays.get(name)
 
     def past_jobs(
