@@ -58,7 +58,7 @@ def begin(store: SqlStore) -> Callable[[dict[str, Any]], Iterator[dict[str, Any]
     foreseer = Foreseer(store.since)
 
     def answers(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        asked: Question = pickle.loads(base64.b64decode(line["asked"]))  # noqa: S301 - from the server that started us
+        asked: Question = pickle.loads(base64.b64decode(line["asked"]))  # noqa: S301 - from our server
         with gc_paused():
             found = foreseer.answer(asked)
         yield {"starts": [asdict(each) for each in found]}
