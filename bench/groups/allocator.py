@@ -14,7 +14,7 @@ from brimful.allocator.snapshot import read_snapshot
 from brimful.units import GIB, MIB
 
 TITLE = "Caching allocator"
-EVENTS_PER_S = 200_000  # promised, in CPU seconds of one core
+EVENTS_PER_S = 200_000  # promised, per CPU second of one core
 SWEEP_S = 60.0  # promised for a thousand settings
 CAPACITY = 80 * GIB
 TABLES = ("allocator",)
