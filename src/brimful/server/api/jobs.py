@@ -145,7 +145,7 @@ def _add_views(router: APIRouter, reader: Reader, viewer: Any) -> None:  # noqa:
 
     @router.get("/jobs/{name}/measured", response_model=envelope(CourseAnswer), responses=COMMON)
     def measured(name: JobName, who: Principal = viewer) -> Response:
-        """What its newest lease measured over time, thinned. Starts over when the server restarts."""
+        """What its newest lease measured over time, thinned. A server crash may lose the latest points."""
         return ok(reader.samples.course(reader.measure(job_for(reader, who, name))))
 
     @router.get("/jobs/{name}/why", response_model=envelope(WhyAnswer), responses=COMMON)
