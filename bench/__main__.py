@@ -1,8 +1,8 @@
 """`python -m bench [GROUP …]`: run the benchmarks, print a table, write build/bench.md.
 
-A group that offers `tables()` also puts its results into the documentation (bench/document.py).
+A group with `tables()` also puts its results into the documentation (bench/document.py).
 
-Exit code 1 where a promised bar is missed.
+Exit code 1 if a promised bar is missed.
 """
 
 from __future__ import annotations

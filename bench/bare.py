@@ -1,6 +1,6 @@
-"""The peer of the server group: FastAPI and SQLite with nothing between, as careful with what it wrote.
+"""The peer of the server group: bare FastAPI and SQLite, with the same durability.
 
-One INSERT and its commit for a submit, one SELECT for a read; the write-ahead log is flushed as ours is.
+One INSERT and its commit for a submit, one SELECT for a read; the write-ahead log is flushed like ours.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A busy brimful whose server, runs of jobs and database connections are killed at random, from a seed.
+"""A busy brimful whose server, job runs and database connections are killed at random, from a seed.
 
 What must hold in the end is what `brimful admin doctor` checks, and what the jobs themselves saw: each holds
-a lock of its own while it runs, so that two runs of one job at once would meet; each looks whether what it
-comes after has come to its end; and the folder it was packed from holds another program by then.
+a lock while it runs, so that two simultaneous runs of one job would collide; each checks that the jobs it
+depends on have ended; and the folder it was packed from contains another program by then.
 
-Of the jobs a third are arrays, a third come after others, half run packed code, and some fail on purpose, so
-that those who come after them must be skipped.
+A third of the jobs are arrays, a third depend on others, half run packed code, and some fail on purpose, so
+that their dependents must be skipped.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from brimful.server.service.service import Service
 
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))
 SITES = "east=2xslot@3.60,west=2xslot@1.80"
-BUSY = 8  # jobs that wait or run at any time
+BUSY = 8  # jobs waiting or running at any time
 ENDS_S = 90.0
 
-LATE = "import pathlib, sys; pathlib.Path(sys.argv[1] + '.late').touch()"  # what the folder holds later
+LATE = "import pathlib, sys; pathlib.Path(sys.argv[1] + '.late').touch()"  # the folder's later contents
 JOB = """
 import fcntl, os, pathlib, sys, time
 name = sys.argv[1] + os.environ.get("BRIMFUL_ARRAY_INDEX", "")
@@ -86,9 +86,9 @@ class Outcome:
 
 
 def python_for_all() -> str:
-    """One that every user of the machine may run: ours may be in root's home."""
+    """A Python that every user of the machine may run: ours may be in root's home."""
     for path in (sys.executable, "/usr/bin/python3"):
-        if Path(path).is_relative_to("/tmp"):  # an isolated job has one of its own
+        if Path(path).is_relative_to("/tmp"):  # an isolated job has a private one
             continue
         command = ["sh", "-c", '"$0" -c "import ctypes"', path]
         done = subprocess.run(
@@ -100,12 +100,12 @@ def python_for_all() -> str:
 
 
 class Chaos:
-    """With `uids`, as root: two tenants, each with a user of its own, whose jobs are isolated."""
+    """With `uids`, as root: two tenants, each with a separate user, whose jobs are isolated."""
 
     def __init__(self, folder: Path, url: str, *, seed: int, uids: bool = False) -> None:
         self.folder, self.url, self.random = folder, url, random.Random(seed)
         self.data = folder / "data"
-        # An isolated job has a /tmp of its own, and would not find a folder there.
+        # An isolated job has a private /tmp and would not find a folder there.
         self.work = Path(tempfile.mkdtemp(dir="/run")) if uids else folder / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         self.work.chmod(0o1777)
@@ -116,7 +116,7 @@ class Chaos:
         self.code = self._pack(folder / "project")
         self.mix: Counter[str] = Counter()
         self.ends: dict[str, list[str]] = {}  # job or array -> what its tasks leave behind
-        self.wanted: dict[str, str] = {}  # name -> phase in the end
+        self.wanted: dict[str, str] = {}  # name -> final phase
         self.kills: Counter[str] = Counter()
         self.server: subprocess.Popen[bytes] | None = None
         self.jobs = 0
@@ -126,7 +126,7 @@ class Chaos:
         self._up()
         store = SqlStore(self.url)
         try:
-            # A second server without a loop: it takes jobs in, as any number of them may.
+            # A second server without a loop: it accepts jobs, as any number of servers may.
             users = Service(store, [], Rules())
             while self.kills.total() < kills:
                 self._keep_busy(users)
@@ -160,9 +160,9 @@ class Chaos:
             going += self._submit(users)
 
     def _submit(self, users: Service) -> int:
-        """One more job or array; how many jobs that is."""
+        """One more job or array; returns how many jobs that is."""
         self.jobs += 1
-        # Of one width: the third task of an array work-5 must not meet a job work-52.
+        # Fixed width: the third task of an array work-5 must not collide with a job work-52.
         name, dice = f"work-{self.jobs:04}", self.random
         tasks = Tasks((0, 1, 2), at_most=2) if dice.random() < 1 / 3 else None
         fails = tasks is None and dice.random() < 1 / 8
@@ -176,7 +176,7 @@ class Chaos:
             gpus=1,
             name=name,
             tenant=tenant,
-            key=name,  # a user who does not hear back asks again
+            key=name,  # a user who gets no answer retries
             submitter="chaos",
             command=(
                 *(self.python, program, str(self.work / name), seconds, str(int(fails))),
@@ -191,7 +191,7 @@ class Chaos:
         try:
             _patiently(lambda: made.append(users.submissions.submit(job, tasks)))
         except Refused:
-            return 0  # what it was to come after has failed meanwhile
+            return 0  # the job it depends on has failed meanwhile
         names = [name] if tasks is None else [f"{name}{i}" for i in tasks.indices]
         never = before and {"failed", "skipped"} & {self.wanted[_stem(x)] for x in self.ends[before]}
         phase = "skipped" if never else "failed" if fails else "finished"
@@ -228,7 +228,7 @@ class Chaos:
         return False
 
     def _cut_connections(self) -> str:
-        """Every one there is; SQLite has none to cut."""
+        """All of them; SQLite has none to cut."""
         if not self.url.startswith("postgresql"):
             return ""
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
@@ -297,7 +297,7 @@ def _stem(path: str) -> str:
 
 
 def _patiently(act: object) -> None:
-    """The database may hang up on us too; a user would try again."""
+    """The database may drop our connection too; a user would retry."""
     from brimful.errors import WorldFailed
 
     assert callable(act)

@@ -1,7 +1,7 @@
-"""Tables of results, written into the documentation by the run that measured them.
+"""Result tables, written into the documentation by the run that measured them.
 
-A page keeps a place for each: `<!-- bench: NAME -->` … `<!-- end -->`. A group of benchmarks that offers
-`tables()` fills the places; what it could not measure here (the public data is absent) stays as it was.
+A page has a place for each: `<!-- bench: NAME -->` … `<!-- end -->`. A benchmark group with `tables()` fills
+the places; what it cannot measure here (the public data is missing) stays unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PLACE = re.compile(r"(<!-- bench: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with columns as wide as their widest cell; all but the first are aligned to the right."""
+    """A table with columns as wide as their widest cell; all but the first are right-aligned."""
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = [
@@ -33,12 +33,12 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def fill_places(text: str, tables: Mapping[str, str]) -> str:
-    """The page with every table that is at hand put into its place."""
+    """The page with every available table in its place."""
     return PLACE.sub(lambda m: f"{m[1]}{tables[m[2]]}{m[3]}" if m[2] in tables else m[0], text)
 
 
 def write(tables: Mapping[str, str]) -> list[str]:
-    """Put the tables into docs/**/*.md; the pages that changed."""
+    """Put the tables into docs/**/*.md; returns the pages that changed."""
     changed = []
     for path in sorted((ROOT / "docs").rglob("*.md")):
         text = path.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Earliest deadline first with exact feasibility, told all run times: what promises are measured against.
+"""Earliest deadline first with exact feasibility and known run times: the reference for promises.
 
-A job is admitted if the schedule of all admitted ones, run to its end, keeps every deadline with it. Gangs of
-admitted jobs get GPUs by deadline, whoever fits; the others, in order of arrival, what is left. It knows more
-than any policy may and pays for nothing: stops are free, and any free GPUs do for a gang.
+A job is admitted if a schedule of all admitted jobs including it keeps every deadline. Admitted gangs that
+fit get GPUs by deadline; the others get what is left, in order of arrival. It knows more than any policy may
+and pays for nothing: stops are free, and a gang can use any free GPUs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class _Left:
 
 
 def met(arrivals: Sequence[Arrival], gpus: int) -> tuple[int, int]:
-    """Jobs of one GPU type that were admitted, and deadlines met in all, on so many GPUs."""
+    """Admitted jobs of one GPU type, and deadlines met overall, on this many GPUs."""
     admitted: list[_Left] = []  # by deadline
-    others: list[_Left] = []  # as they came
+    others: list[_Left] = []  # in order of arrival
     taken = kept = 0
     ordered = sorted(arrivals, key=lambda each: each.at_s)
     for at, arrival in enumerate(ordered):
@@ -48,7 +48,7 @@ def _is_feasible(jobs: Sequence[_Left], gpus: int, now_s: float) -> bool:
 
 
 def _run(admitted: list[_Left], others: list[_Left], gpus: int, now_s: float, until_s: float) -> int:
-    """Let time go by; how many of those that end meet their deadline."""
+    """Advance the time; returns how many of the jobs that end meet their deadline."""
     kept = 0
     while now_s < until_s and (admitted or others):
         free, running = gpus, list[_Left]()

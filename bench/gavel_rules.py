@@ -1,13 +1,13 @@
-"""Gavel's FIFO and LAS by Gavel's own rules, small: to tell what in its figures is policy and what is rule.
+"""Gavel's FIFO and LAS by Gavel's own rules, in small: separates policy from implementation in its figures.
 
 The rules are facts of github.com/stanford-futuredata/gavel (scheduler/policies/fifo.py, max_min_fairness.py).
 
-- FIFO chooses a GPU type when a job's turn comes. It draws one by chance among those with room for the gang,
+- FIFO chooses a GPU type when a job's turn comes. It draws a random type among those with room for the gang,
   and then gives the job the last type by name that was not struck off, whether or not the gang fits there;
-  when that type is full, it strikes off the type it drew. So everybody queues for the V100, several jobs
-  share it in turns of six minutes, and the K80s idle.
+  when that type is full, it strikes off the type it drew. So all jobs queue for the V100, several jobs share
+  it in turns of six minutes, and the K80s are idle.
 - LAS (max-min fairness) gives each job time in proportion to 1 / gang size, at most all of it, and spreads it
-  over the GPU types as the fleet has them, whatever the job's speed on each.
+  over the GPU types in the fleet's proportions, whatever the job's speed on each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Result:
 
 
 def fifo(trace: Trace, fleet: Mapping[str, int] = FLEET) -> Result:
-    """Rounds of six minutes; of jobs that share a type, who has had fewest rounds goes first."""
+    """Rounds of six minutes; among jobs that share a type, the one with the fewest rounds goes first."""
     jobs = trace.arrivals
     state = _Fifo(jobs, fleet)
     left = [job.work_s for job in jobs]
@@ -104,7 +104,7 @@ class _Fifo:
 
 
 def las(trace: Trace, fleet: Mapping[str, int] = FLEET) -> Result:
-    """The fluid limit: shares of time, changed whenever a job comes or goes."""
+    """The fluid limit: shares of time, updated whenever a job arrives or leaves."""
     jobs, gpus = trace.arrivals, sum(fleet.values())
     speed = [sum(count * job.job.rate(gpu) for gpu, count in fleet.items()) / gpus for job in jobs]
     left = [job.work_s for job in jobs]
@@ -130,7 +130,7 @@ def las(trace: Trace, fleet: Mapping[str, int] = FLEET) -> Result:
 
 
 def _level(sizes: Sequence[int], gpus: int) -> float:
-    """The share of GPUs L with Σ min(size, L) = GPUs: water poured over the gangs."""
+    """The share of GPUs L with Σ min(size, L) = GPUs: water-filling over the gangs."""
     if sum(sizes) <= gpus:
         return float(max(sizes, default=1))
     low, high = 0.0, float(max(sizes))

@@ -1,8 +1,8 @@
-"""Random histories of reservations through the production `tick`, watched by a count of its own.
+"""Random histories of reservations through the production `tick`, checked by an independent count.
 
 Owners buy, pause, resume, return and extend; they and borrowers submit jobs; the server dies now and then and
-starts again from its log. The watcher knows nothing but the log: it keeps every reserved GPU as a line of its
-own, second by second, and works out credits, who holds what and how long owners wait, by brute force.
+starts again from its log. The watcher sees only the log: it tracks every reserved GPU second by second, and
+computes credits, who holds what and how long owners wait, by brute force.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ LATE_S = 120  # beyond the notice
 
 
 class Died(Exception):
-    """The server, between writing what it wants and doing it."""
+    """The server died between writing what it wants and doing it."""
 
 
 @dataclass(slots=True)
 class _Gpu:
-    """One reserved GPU as the log tells it: paused stretches, and when it was returned."""
+    """One reserved GPU according to the log: paused stretches, and when it was returned."""
 
     paused_s: int | None = None
     pauses: list[tuple[int, int]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _Bought:
     credited: int = 0
     changes: int = 0  # each may round down once
     over: bool = False
-    returned: float = 0.0  # what was left of what was given back, at its price
+    returned: float = 0.0  # the remaining value of what was returned, at its price
 
     @property
     def end_s(self) -> int:
@@ -89,7 +89,7 @@ class Watcher:
     _due_since: dict[str, int] = field(default_factory=dict)
 
     def see(self, event: Event, *, now_s: int) -> None:
-        """`now_s`: when it was seen; who wrote it may have another clock."""
+        """`now_s`: when it was seen; its writer may have another clock."""
         known = len(self.ledger.transfers)
         self.fleet.apply(event)
         self.ledger.apply(event)
@@ -97,7 +97,7 @@ class Watcher:
             if moved.kind == "credit":
                 self.bought[moved.reservation].credited += moved.microusd
             self.lent_microusd += moved.microusd if moved.kind == "lent" else 0
-        for name in self._about(event):  # time does not run backwards for any of them
+        for name in self._about(event):  # time never goes backwards for any of them
             each = self.bought[name]
             each.clock_s = max(each.clock_s, event.at_s)
             self._follow(event, each.clock_s)
@@ -193,7 +193,7 @@ class Watcher:
             assert sold <= self.capacity, f"{sold} of {self.capacity} GPUs are sold"
 
     def _waits(self, event: Event, now_s: int) -> None:
-        """How long each owner's job waited while GPUs that are its owner's could have had it."""
+        """How long each owner's job waited while its owner's GPUs could have run it."""
         if isinstance(event, events.LeaseStarted):
             lease = self.fleet.open_leases[event.lease]
             since_s = self._due_since.pop(lease.job, None)
@@ -203,7 +203,7 @@ class Watcher:
         for job in due:
             self._due_since.setdefault(job, now_s)
         for job in [job for job in self._due_since if job not in due]:
-            if job in self.fleet.waiting:  # it is no longer owed any: its owner paused or returned them
+            if job in self.fleet.waiting:  # it is no longer entitled: its owner paused or returned them
                 del self._due_since[job]
 
     def due(self, now_s: int) -> list[str]:
@@ -220,7 +220,7 @@ class Watcher:
         return found
 
     def credits_by_hand(self) -> None:
-        """From every GPU's own line: no second is in two credits, and they come to what was granted."""
+        """From every GPU's own record: no second is in two credits, and they add up to what was granted."""
         for name, each in self.bought.items():
             exact = each.returned
             for gpu in each.gpus:
@@ -253,7 +253,7 @@ def _paused(each: _Bought) -> int:
 
 
 class History:
-    """One drawn history. Same seed, same bytes."""
+    """One random history. Same seed, same bytes."""
 
     def __init__(self, seed: int, *, actions: int = 25) -> None:
         self.rng = rng = random.Random(seed)
@@ -293,7 +293,7 @@ class History:
         return self.watcher
 
     def _start_server(self) -> None:
-        """From the log, through JSON: what a server that died finds."""
+        """From the log, through JSON: what a restarted server finds."""
         records = [json.loads(json.dumps(to_record(event))) for event in self.store.log]
         self.store.log = [from_record(*record) for record in records]
         self.fleet = Fleet()
@@ -348,7 +348,7 @@ class History:
         verb = rng.choices(
             ("submit", "buy", "pause", "resume", "return", "extend", "crash"), (40, 14, 16, 10, 6, 6, 8)
         )[0]
-        # Some servers' clocks are a little behind others'.
+        # Some servers' clocks are slightly behind others'.
         now_s = self.now_s - (rng.randint(0, 600) if rng.random() < 0.05 else 0)
         open_ = sorted(self.fleet.reservations.by_name)
         try:
@@ -410,7 +410,7 @@ class History:
 
 
 def dump(log: Sequence[Event]) -> bytes:
-    """Everything that reservations and accounts come to, from a log."""
+    """The state of reservations and accounts, from a log."""
     fleet, ledger = Fleet(), Ledger()
     for event in log:
         fleet.apply(event)
@@ -436,7 +436,7 @@ class Found:
     reservations: int = 0
     crashes: int = 0
     lent_microusd: int = 0
-    waits_s: list[int] = field(default_factory=list)  # beyond the notice; negative: sooner
+    waits_s: list[int] = field(default_factory=list)  # beyond the notice; negative: earlier
 
     @property
     def in_time(self) -> float:
@@ -444,7 +444,7 @@ class Found:
 
 
 def try_histories(seeds: range, *, actions: int = 25) -> Found:
-    """Draw them, watch them, and replay each from its own bytes."""
+    """Generate them, check them, and replay each from its own bytes."""
     found = Found()
     for seed in seeds:
         history = History(seed, actions=actions)

@@ -1,9 +1,9 @@
-"""Whatever a job can put where brimful reads: traps, planted by the thousand under a scheduler that runs.
+"""Whatever a job can put where brimful reads: traps, planted by the thousand under a running scheduler.
 
     python -m bench.hostile 5000 [/dev/shm]     about five minutes; prints the loop's longest pause
 
-Each case is one lease that runs by the log, with traps in its folder or among its checkpoints. The scheduler
-looks, reads samples and logs, warns and stops, as it does with any job.
+Each case is a lease that is running according to the log, with traps in its folder or among its checkpoints.
+The scheduler looks, reads samples and logs, warns and stops, as with any job.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _sparse(path: Path, _rng: random.Random, _secret: Path) -> None:
 
 
 def _socket(path: Path, _rng: random.Random, _secret: Path) -> None:
-    # A path of a socket may have 107 bytes: made in its folder, under its own name.
+    # A socket's path may have 107 bytes, so it is created in its folder under its bare name.
     here = os.open(path.parent, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as made:
@@ -88,7 +88,7 @@ def _socket(path: Path, _rng: random.Random, _secret: Path) -> None:
 
 
 def _device(path: Path, _rng: random.Random, _secret: Path) -> None:
-    """One that gives bytes without end; where we may make none, one that gives nothing without end."""
+    """A device with endless bytes; if we may not create one, a device that never returns any."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except PermissionError:
@@ -103,7 +103,7 @@ def _deep(path: Path, rng: random.Random, _secret: Path) -> None:
         at.mkdir()
 
 
-# Whole JSON of many small parts, up to more than anybody may read. Made beforehand: making it takes long too.
+# Valid JSON of many small parts, up to more than anyone may read. Made beforehand, which is slow too.
 LARGE = [
     json.dumps({"at_s": 1, "step": 1, "problem": "", "files": {f"f{i}": i for i in range(parts)}}).encode()
     for parts in (1_000, 15_000, 400_000)
@@ -130,7 +130,7 @@ PLANTS: tuple[Plant, ...] = (
     _device,
     _deep,
 )
-RARE: tuple[Plant, ...] = (_large,)  # costly to plant
+RARE: tuple[Plant, ...] = (_large,)  # expensive to plant
 SECRET = "a line of somebody else's file"
 TOGETHER = 100  # leases at a time
 GPUS = 128
@@ -138,13 +138,13 @@ GPUS = 128
 
 @dataclass
 class Found:
-    """What a run of the traps came to."""
+    """The result of a run."""
 
     cases: int = 0
     longest_tick_s: float = 0.0
-    longest_tick_cpu_s: float = 0.0  # worked by the loop's own thread
+    longest_tick_cpu_s: float = 0.0  # CPU time of the loop's own thread
     longest_tick_unready_s: float = 0.0  # without the time in which others had the CPU
-    longest_stall_s: float = 0.0  # of any thread of this process that only wants to run
+    longest_stall_s: float = 0.0  # of any runnable thread of this process
     broken: list[str] = field(default_factory=list)
 
 
@@ -190,7 +190,7 @@ class Fuzz:
         return self.found
 
     def _watch(self, over: threading.Event) -> None:
-        """How long a thread that wants to run every few milliseconds is kept from it."""
+        """How long a thread that wants to run every few milliseconds is kept waiting."""
         while not over.is_set():
             began = time.monotonic()
             over.wait(0.005)
@@ -209,10 +209,10 @@ class Fuzz:
                     if SECRET in str(look(f"{name}.1")):
                         self.found.broken.append(f"{name}: somebody else's file was shown")
                 except BrimfulError:
-                    pass  # told, not shown
+                    pass  # reported, not shown
         self._write([CancelRequested(at_s=2, job=name) for name in names if name in self._open()])
         self._looked(3)
-        for name in names:  # what could not be looked at is mended by a person
+        for name in names:  # a person would repair what could not be read
             shutil.rmtree(self._root / f"{name}.1", ignore_errors=True)
             shutil.rmtree(self._engine.checkpoints(name), ignore_errors=True)
         self._until(lambda: not self._open())
@@ -276,7 +276,7 @@ class Fuzz:
 
 
 def _ready_s() -> float:
-    """How long this thread has been ready to run without a CPU to run on."""
+    """How long this thread has been ready to run without getting a CPU."""
     return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
 
 

@@ -1,7 +1,7 @@
 """`python -m bench.load URL SECONDS CONNECTIONS [TOKEN [BODY [EVERY_S]]]`: a load generator.
 
-Keeps so many connections busy over HTTP/1.1, or asks on each every so many seconds, and prints what it saw as
-JSON. GET, or POST with a body.
+Keeps this many connections busy over HTTP/1.1, or sends a request on each at an interval, and prints what it
+saw as JSON. GET, or POST with a body.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def load(
                 seen,
                 bad,
                 every_s=every_s,
-                wait_s=every_s * i / connections,  # not all at once
+                wait_s=every_s * i / connections,  # spread out
             )
             for i in range(connections)
         )

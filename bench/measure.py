@@ -1,7 +1,7 @@
 """How a benchmark is measured: CPU seconds, best of five, as a ratio to a peer in the same run.
 
-Seconds differ between machines and hours; a ratio to something measured in between does not, much. CPU time
-(user and system, of the children too) leaves out what other programs on the machine do.
+Seconds vary between machines and hours; a ratio to something measured alongside varies little. CPU time (user
+and system, including children) leaves out what other programs on the machine do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Subject = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A subject beside its peer; `bar` is the ratio it must not exceed, where one is promised."""
+    """A subject beside its peer; `bar` is the promised upper limit of their ratio, if any."""
 
     name: str
     subject: Subject
@@ -51,7 +51,7 @@ class Result:
 
 
 def measure(benchmark: Benchmark, *, rounds: int = ROUNDS) -> Result:
-    """Best of `rounds`; subject and peer take turns, so that a slow spell hits both."""
+    """Best of `rounds`; subject and peer alternate, so that a slow phase hits both."""
     pairs = [(benchmark.subject(), benchmark.peer()) for _ in range(rounds)]
     return Result(
         name=benchmark.name,
@@ -63,8 +63,8 @@ def measure(benchmark: Benchmark, *, rounds: int = ROUNDS) -> Result:
 
 
 def process(arguments: Sequence[str]) -> Subject:
-    """CPU seconds of a program from start to end, with what it starts itself."""
-    # As for a user: modules are compiled once, at the first of the rounds, not at every start.
+    """CPU seconds of a program from start to end, including its children."""
+    # As for a user: modules are compiled once, in the first round, not at every start.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def once() -> float:
@@ -73,7 +73,7 @@ def process(arguments: Sequence[str]) -> Subject:
         )
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
-        # 1 is an answer too: "does not fit".
+        # 1 is a valid answer too: "does not fit".
         assert child.returncode in (0, 1), f"{' '.join(arguments)} exited with {child.returncode}"
         return usage.ru_utime + usage.ru_stime
 
@@ -81,7 +81,7 @@ def process(arguments: Sequence[str]) -> Subject:
 
 
 def body(function: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Subject:
-    """CPU seconds of one call, averaged over as many as make the measurement long enough."""
+    """CPU seconds of one call, averaged over enough calls for a long measurement."""
 
     def once() -> float:
         calls = 1
@@ -104,7 +104,7 @@ CALIBRATION = "calibration loop"
 
 
 def _loop() -> int:
-    """A fixed mix of what Python code does: arithmetic, a dict, a list, a string."""
+    """A fixed mix of typical Python code: arithmetic, a dict, a list, a string."""
     counts: dict[int, int] = {}
     for i in range(10_000):
         counts[i % 97] = counts.get(i % 97, 0) + i * i

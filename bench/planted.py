@@ -1,7 +1,8 @@
-"""A month of a cluster with waste planted in every leaf that files can tell, and the truth beside it.
+"""A month of a cluster with waste planted in every leaf that files can show, and the true values beside it.
 
-Every two hours each node begins something new: a job of a known kind, an outage, or nothing. Jobs wait at
-known times. The truth is added up slot by slot, by rules written here and not by those of `brimful.audit`.
+Every two hours each node starts something new: a job of a known kind, an outage, or nothing. Jobs wait at
+known times. The true values are added up slot by slot, by rules written here and not by those of
+`brimful.audit`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ KINDS: dict[str, list[tuple[float, int, str]]] = {
     "starved": [(0.1, 120, "active.starved")],
     "unseen": [(-1.0, 120, "unknown")],
 }
-# What jobs use of their card, in MiB of its 80 GiB, and the leaf that is: two of the small ones would fit.
+# What jobs use of their card, in MiB of its 80 GiB, and the resulting leaf: two of the small ones would fit.
 SIZES = {20_480: "larger_card", 61_440: "right_card", 0: "unknown"}
 MEMORY_STEP_S = 300  # memory is scraped less often
-METERED = 3  # this node's jobs run under a Meter, which tells the parts of their steps
+METERED = 3  # this node's jobs run under a Meter, which reports the parts of their steps
 # A Meter sees pauses of five minutes and more, and no starving.
 METERED_KINDS = ("busy", "gap", "setup", "tail")
 STEP_OF_METER_S = 120
@@ -64,7 +65,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """A job under a Meter; shares are twentieths of its steps, so that whole seconds come out."""
+    """A job under a Meter; shares are twentieths of its steps, so that the results are whole seconds."""
 
     at_s: int
     kind: str
@@ -85,7 +86,7 @@ class Metered:
 
 
 SPARE = 2  # nodes of a queue that nobody uses
-# How full a queue is in a slot: the chance that a node is free, and that its job leaves three GPUs.
+# How full a queue is in a slot: the probability that a node is free, and that its job leaves three GPUs.
 FULLNESS = ((0.2, 0.15), (0.2, 0.15), (0.0, 0.15), (0.0, 0.02))
 
 
@@ -98,12 +99,12 @@ def plant(nodes: int = 75, days: int = DAYS, seed: int = 0) -> Month:
     for node in range(nodes):
         month.levels[node], month.owners[node] = [], []
     number = 0
-    # The last nodes are down from the middle of the month on: sinfo tells since when.
+    # The last nodes are down from the middle of the month on: sinfo says since when.
     broken, planned = nodes - 1, nodes - 2
     middle = days * 43200 // SLOT_S * SLOT_S
     for slot in range(days * 86400 // SLOT_S):
         at = START_S + slot * SLOT_S
-        free: dict[str, list[int]] = {"left": [], "right": [], "spare": []}  # GPUs that each node has free
+        free: dict[str, list[int]] = {"left": [], "right": [], "spare": []}  # free GPUs of each node
         fullness = {"left": dice.choice(FULLNESS), "right": dice.choice(FULLNESS), "spare": (1.0, 0.0)}
         for node in range(nodes):
             is_down = node in (broken, planned) and slot * SLOT_S >= middle
@@ -169,7 +170,7 @@ def _row(number: int, at: int, state: str, *, gpus: int, node: int, nodes: int, 
 
 
 def _waiting(month: Month, dice: random.Random, number: int, at: int, free: dict[str, list[int]]) -> int:
-    """In some slots one job waits, and is cancelled at its end: what that makes of the free GPUs."""
+    """In some slots one job waits, and is cancelled at its end: the effect on the free GPUs."""
     rest = {name: sum(gpus) for name, gpus in free.items()}
     if dice.random() < 0.5:
         number += 1
@@ -186,14 +187,14 @@ def _waiting(month: Month, dice: random.Random, number: int, at: int, free: dict
         month.truth[f"unallocated.own_queue.{leaf}"] += own * SLOT_S
         month.truth["unallocated.walled"] += walled * SLOT_S
         rest[mine] -= own
-        rest["spare"] -= walled  # only their sum counts from here on
+        rest["spare"] -= walled  # from here on only their sum counts
     month.truth["no demand"] += sum(rest.values()) * SLOT_S
     month.truth["least idle"] = min(month.truth.get("least idle", 10**9), sum(rest.values()))
     return number
 
 
 def _no_demand(month: Month) -> None:
-    """What is above the peak was never needed: the fewest GPUs that ever had no demand, all the time."""
+    """What is above the peak was never needed: the minimum of GPUs without demand, all the time."""
     never = month.truth.pop("least idle") * month.days * 86400
     month.truth["unallocated.no_demand.never_needed"] = never
     month.truth["unallocated.no_demand.peaks"] = month.truth.pop("no demand") - never
@@ -213,7 +214,7 @@ def _iso(at_s: int) -> str:
 
 
 def write(month: Month, folder: Path) -> int:
-    """sacct, sinfo, a CSV of what is paid, and a Prometheus range answer a day. How many samples."""
+    """sacct, sinfo, a CSV of what is paid, and a Prometheus range answer a day; returns how many samples."""
     names = "JobID|User|Account|Partition|Submit|Eligible|Start|End|State|AllocTRES|NodeList"
     (folder / "sacct.txt").write_text("\n".join((names, *month.jobs)) + "\n")
     (folder / "paid.csv").write_text(
@@ -229,7 +230,7 @@ def write(month: Month, folder: Path) -> int:
 
 
 def _steps(month: Month, number: str, job: Metered, card: int) -> Iterator[Sample]:
-    """What the Meter of one process wrote: it is there from the job's first to its last second."""
+    """What the Meter of one process wrote: it runs from the job's first to its last second."""
     host, used_bytes = f"n{job.node}", month.memory[number] * 2**20
     yield RunSample(at_s=job.at_s, pid=1, host=host, job=number, device=f"cuda:{card}")
     at_s, step = job.at_s, 0
@@ -266,7 +267,7 @@ def _write_day(month: Month, day: int, path: Path) -> int:
 
 
 def _series(month: Month, day: int) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """A series for each card and job, as DCGM's exporter labels them; a free card has one of its own."""
+    """A series per card and job, labelled like DCGM's exporter; a free card has a separate one."""
     per_slot = SLOT_S // STEP_S
     for node in range(month.nodes):
         for slot in range(day * 86400 // SLOT_S, (day + 1) * 86400 // SLOT_S):

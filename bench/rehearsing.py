@@ -1,4 +1,4 @@
-"""A server in virtual time that rehearses its own past and changes its policy by what it finds.
+"""A server in virtual time that rehearses its own past and changes its policy based on the result.
 
 The production `tick` in the simulator's ports, the production rehearsal of the log, the production rule.
 """
@@ -47,7 +47,7 @@ def live(
     until_s: int,
     look_s: int = LOOK_S,
 ) -> Life:
-    """The first of `policies` is what the server was started with; it may adopt any of them."""
+    """The first of `policies` is the configured one; it may adopt any of them."""
     run, life = _Rehearsal(arrivals, nodes, None, seed=0), Life()
     rules = read_policy(policies[0]).rules
     reader, read, policy, next_s = PastReader(), 0, policies[0], WINDOW_S
@@ -84,9 +84,9 @@ def a_load(
     swing: float = 0.6,
     mean_s: float = 1800.0,
 ) -> list[Arrival]:
-    """Jobs of one GPU: so many days of each kind of prediction, busy by day and quiet by night.
+    """Jobs of one GPU: this many days of each kind of prediction, busy by day and quiet by night.
 
-    good: within 20 % of the truth; bad: the long ones are called short and the short ones long; none.
+    good: within 20 % of the true value; bad: long jobs are called short and short ones long; none.
     """
     rng, arrivals, at_s = Random(seed), list[Arrival](), 0.0
     until_s = sum(each for each, _ in days) * DAY_S

@@ -1,4 +1,4 @@
-"""Small fleets, jobs and mishaps drawn from a seed, run through the production tick, and what must hold."""
+"""Small random fleets, jobs and faults from a seed, run through the production tick, and what must hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = sorted(POLICIES)
 
 
 def broken(seed: int) -> list[str]:
-    """The promises that this seed breaks: none."""
+    """The promises that this seed breaks; should be empty."""
     dice = Random(seed)
     nodes = [
         Node(
@@ -89,7 +89,7 @@ def broken(seed: int) -> list[str]:
 
 
 def _in_order(arrivals: Sequence[Arrival], dice: Random) -> list[Arrival]:
-    """A third of the jobs come after one or two that were submitted before."""
+    """A third of the jobs depend on one or two that were submitted before."""
     made: list[Arrival] = []
     for each in arrivals:
         before = dice.sample(made, min(len(made), dice.choice([0, 0, 0, 0, 1, 2])))

@@ -22,7 +22,7 @@ from tests.server.live import Live
 
 BUSY = 8
 ENDS_S = 120.0
-# Its lease, once for each time that it was begun.
+# Writes its lease once for each start.
 JOB = "echo $BRIMFUL_LEASE >> ran; sleep $0; echo $BRIMFUL_JOB >> done"
 
 

@@ -2,8 +2,8 @@
 
     python -m bench.slurm_scale 200 2000     nodes and leases; about ten minutes on two cores, 10 GiB
 
-The leases are real batch jobs on real slurmd. What a rank does there is played by a shell script: two
-thousand runners in Python would need 28 GiB of memory on this machine, which on a cluster is two hundred.
+The leases are real batch jobs on real slurmd. A shell script stands in for each rank: two thousand Python
+runners would need 28 GiB of memory on this machine, which on a cluster is two hundred.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.engines.slurm_cluster import Cluster
 LIMIT_S = 1200.0
 STEADY_S = 60.0
 AWAY_S = 20.0
-# What the engine calls as `python -P -m brimful.adapters.engines.slurm.rank FOLDER`, and what it reads of it.
+# What the engine calls as `python -P -m brimful.adapters.engines.slurm.rank FOLDER`, and what it reads back.
 RANK = """#!/bin/sh
 for folder; do :; done
 cd "$folder/ranks/0" || exit 1
@@ -45,7 +45,7 @@ exec sleep 100000
 
 @dataclass
 class Ticks:
-    """How long each took, in wall and in CPU seconds."""
+    """How long each took, in wall and CPU seconds."""
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Ticks:
 
 
 class Loop:
-    """A server's loop in this process, with a clock on every tick."""
+    """A server's loop in this process, with a timer on every tick."""
 
     def __init__(self, folder: Path, engines: Sequence[Engine]) -> None:
         self.store = SqlStore(f"sqlite:///{folder / 'brimful.db'}")
@@ -91,13 +91,13 @@ class Loop:
             return sum(each.started_s is not None for each in leases)
 
     def ended(self) -> int:
-        """Leases of jobs that run for ever, and are over."""
+        """Leases of endless jobs that are over."""
         with self.service.reader.locked():
             states = self.service.reader.fleet.jobs.values()
             return sum(lease.ended_s is not None for state in states for lease in state.leases)
 
     def worker_cpu_s(self, site: str) -> float:
-        """Of its thread, and of all the commands that it ran: nobody else here starts any."""
+        """Of its thread, and of all the commands that it ran: nothing else here starts any."""
         worker = next(each for each in self.service.driver._workers if each.site == site)
         fields = (
             Path(f"/proc/self/task/{worker._thread.native_id}/stat").read_text().rpartition(")")[2].split()
@@ -134,7 +134,7 @@ def a_cluster(folder: Path, groups: Sequence[tuple[str, int, str, int]]) -> Iter
 
 
 def many(nodes: int, leases: int) -> Iterator[tuple[str, float]]:
-    """What it takes to start them all, and to have them."""
+    """The cost of starting them all, and of having them."""
     with tempfile.TemporaryDirectory() as name:
         folder, gpus = Path(name), -(-leases // nodes)
         began = time.monotonic()
@@ -155,7 +155,7 @@ def many(nodes: int, leases: int) -> Iterator[tuple[str, float]]:
 
 
 def away() -> Iterator[tuple[str, float]]:
-    """The controller is away for twenty seconds, beside a site that goes on."""
+    """The controller is away for twenty seconds, beside a site that keeps running."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         node = Node(site="desk", node="desk-0", gpu="slot", gpus=4, microusd_per_gpu_hour=1, declared=True)

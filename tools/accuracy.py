@@ -1,8 +1,8 @@
-"""The tables of docs/explanation/accuracy.md, counted from the published runs in the shared data folder.
+"""The tables of docs/explanation/accuracy.md, computed from the published runs in the shared data folder.
 
-Every block `<!-- accuracy: NAME -->` … `<!-- end -->` of the page is written again by `make generate` where
-that folder exists, and left as it is where it does not. Cross-validation takes minutes: its table is
-written by `python -m tools.fit_rates --cross --write` and says so when the formulas have changed since.
+`make generate` rewrites every block `<!-- accuracy: NAME -->` … `<!-- end -->` of the page if that folder
+exists, and leaves it unchanged otherwise. Cross-validation takes minutes: `python -m tools.fit_rates --cross
+--write` writes its table, which says so if the formulas have changed since.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PAGE = ROOT / "docs" / "explanation" / "accuracy.md"
 CROSS = "cross-validation"
 OLD = "*Of an earlier version of the formulas; `python -m tools.fit_rates --cross --write` counts again.*"
 WORST = 8
-EDGE_FRAC = 0.05  # of the width of a search, on a log scale: nearer to an end than this is at its edge
+EDGE_FRAC = 0.05  # of the search width, on a log scale: closer to an end than this counts as at its edge
 
-# Constants of speed that nobody fitted, measured or published, and what they stand for.
+# Speed constants that nobody fitted, measured or published, and what they stand for.
 JUDGED: dict[str, str] = {
     "FP8_FRAC": "share of the fp8 rate that fp8 linear layers reach",
     "BANDWIDTH_FRAC": "share of the published bandwidth that kernels reach",
@@ -49,7 +49,7 @@ JUDGED: dict[str, str] = {
     "CPU_BYTES_PER_S": "what an update in host memory moves",
 }
 
-# Why a run is far off, as far as anybody knows: (id, words of the row) -> reason. The first that matches.
+# Why a run is far off, if known: (id, words of the row) -> reason. The first match counts.
 WHY: tuple[tuple[str, str, str], ...] = (
     ("litgpt", "thunder", "compiled by Thunder, which we take for eager"),
     ("litgpt", "nf4", "what the step before left is counted at half its length"),
@@ -70,13 +70,13 @@ WHY: tuple[tuple[str, str, str], ...] = (
 
 
 def shared_runs() -> Path | None:
-    """Where the published runs lie, if they are here."""
+    """Where the published runs are, if this machine has them."""
     data = Path(os.environ.get("BRIMFUL_SHARED_DATA", ROOT.parent / "shared" / "data"))
     return data / "runs" if (data / "runs" / "training_runs.csv").is_file() else None
 
 
 def accuracy_page(text: str, folder: Path) -> str:
-    """The page with its tables as the code of today makes them."""
+    """The page with its tables as today's code makes them."""
     quality = {line["id"]: line for line in read_rows(folder / "quality.csv", needed=("id",))}
     rows = list(read_rows(folder / "training_runs.csv"))
     scored = score(rows, quality)
@@ -119,7 +119,7 @@ def block(text: str, name: str) -> str:
 
 
 def digest(runs: Iterable[Timed]) -> str:
-    """Changes when any prediction changes by a part in a thousand."""
+    """Changes when any prediction changes by 0.1 %."""
     lines = "\n".join(f"{each.id} {ratio(each, RATES):.3g}" for each in runs)
     return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
@@ -129,7 +129,7 @@ def stamped(table: str, runs: Iterable[Timed]) -> str:
 
 
 def dated(content: str, runs: Iterable[Timed]) -> str:
-    """The table as it is, under a sentence where it is older than the formulas."""
+    """The table as it is, below a note if it is older than the formulas."""
     plain = content.replace(f"{OLD}\n\n", "")
     fresh = f"<!-- of predictions {digest(runs)} -->" in plain
     return plain if fresh else f"{OLD}\n\n{plain}"
@@ -143,7 +143,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def percent(errors: Errors | None) -> list[str]:
     if errors is None:
         return ["0", "", "", ""]
-    p90 = f"{errors.p90:.1%}" if errors.n >= 5 else ""  # of fewer there is no ninth in ten
+    p90 = f"{errors.p90:.1%}" if errors.n >= 5 else ""  # too few for a 90th percentile
     return [str(errors.n), f"{errors.median:.1%}", p90, f"{errors.bias:+.1%}"]
 
 
@@ -231,7 +231,7 @@ def speed_table(scored: Sequence[Scored]) -> str:
 
 
 def interval_table(scored: Sequence[Scored]) -> str:
-    """How often the truth lay between low and high."""
+    """How often the measured value was between low and high."""
     inside: dict[str, list[bool]] = {name: [] for name in (*COUNTERS.values(), "tokens per second")}
     for each in scored:
         if each.estimate is None or each.run is None:
@@ -252,7 +252,7 @@ def _within(interval: Interval, value: float) -> bool:
 
 
 def one_number_table(scored: Sequence[Scored]) -> str:
-    """Would one factor for each counter help on a source it has not seen?"""
+    """Would one correction factor per counter help on a source it has not seen?"""
     rows = []
     for kind, counter in COUNTERS.items():
         measured = [each for each in scored if each.memory_error is not None and each.row["mem_kind"] == kind]
@@ -293,7 +293,7 @@ def constants_table() -> str:
 
 
 def judged_table() -> str:
-    """What was set by judgement, as the code has it today."""
+    """What was set by judgement, as in today's code."""
     lines = [row("constant of `roofline.py`", "value", "what it stands for"), "|---|---|---|"]
     for name, what in JUDGED.items():
         value = getattr(roofline, name)
@@ -305,7 +305,7 @@ def judged_table() -> str:
 
 
 def edges_table(rates: Rates = RATES) -> str:
-    """The fitted constants that ended where the search was not allowed to go on."""
+    """The fitted constants that ended at the edge of their search range."""
     rows = []
     for name, (low, high) in LIMITS.items():
         value, near = getattr(rates, name), EDGE_FRAC * math.log(high / low)
@@ -316,7 +316,7 @@ def edges_table(rates: Rates = RATES) -> str:
 
 
 def worst_table(scored: Sequence[Scored], error: Callable[[Scored], float | None]) -> str:
-    """The runs we are furthest off, by name, with the reason as far as it is known."""
+    """The runs with the largest errors, by name, with the reason if known."""
     off = [(found, each) for each in scored if (found := error(each)) is not None]
     off.sort(key=lambda pair: -abs(pair[0]))
     rows = [[each.row["id"], each.row["model"], f"{found:+.0%}", why(each)] for found, each in off[:WORST]]
@@ -334,7 +334,7 @@ def why(each: Scored) -> str:
 
 
 def cross_table(runs: Sequence[Timed], kinds: Mapping[str, Mapping[str, float]]) -> str:
-    """Errors of the constants as fitted, and of constants that have not seen the runs they predict."""
+    """Errors of the fitted constants, and of constants that have not seen the runs they predict."""
     rows = []
     for name, ratios in kinds.items():
         cells = [name]

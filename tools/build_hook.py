@@ -1,4 +1,4 @@
-"""Hatchling runs this: the commit goes into the wheel and the sdist, where `brimful --version` finds it."""
+"""Run by Hatchling: puts the commit into the wheel and the sdist, where `brimful --version` finds it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class CommitHook(BuildHookInterface[Any]):
 
 def _commit(root: Path) -> str:
     package = root / "src" / "brimful"
-    if (package / "commit.txt").exists():  # an sdist was told
+    if (package / "commit.txt").exists():  # an sdist has it
         return (package / "commit.txt").read_text(encoding="utf-8").strip()
-    # By its path: what is being built need not be installed.
+    # By path: the package being built need not be installed.
     commit_of = runpy.run_path(str(package / "cli" / "version.py"))["commit_of"]
     return str(commit_of(root)) if (root / ".git").exists() else ""

@@ -1,4 +1,4 @@
-"""Gather changelog.d into CHANGELOG.md at a release.
+"""Gather changelog.d into CHANGELOG.md for a release.
 
 python -m tools.changelog 0.2.0 2027-01-31
 """

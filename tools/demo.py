@@ -1,7 +1,7 @@
-"""A lab's fleet with three days behind it: what pictures of the console show and its walks are tested on.
+"""A lab's fleet after three days of work: what console screenshots show and its browser tests run on.
 
-The service is the real one and so is its log; only the clock and the GPUs are not. Jobs come, wait, run, fail
-and are paid for as the production loop decides, tick by tick, so that no number is made up by hand.
+The service and its log are real; only the clock and the GPUs are not. Jobs arrive, wait, run, fail and are
+paid for as the production loop decides, tick by tick, so that no number is made up.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ OOM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What becomes of a job once it runs."""
+    """What happens to a job once it runs."""
 
     work_s: int
-    fails: str = ""  # the end of its log, where it fails
-    idle: bool = False  # holds its GPUs and does nothing
+    fails: str = ""  # the end of its log, if it fails
+    idle: bool = False  # holds its GPUs but does nothing
 
 
 class Rehearsed:
@@ -171,7 +171,7 @@ class Demo:
         return name
 
     def person(self, name: str, team: str, role: str) -> str:
-        """Their token."""
+        """Returns their token."""
         return self.access.issue(name=name, tenant=team, role=role)[0]
 
     def _live_through(self) -> None:
@@ -342,7 +342,7 @@ THE_HOUR: tuple[Given, ...] = (
 
 @contextmanager
 def served(demo: Demo) -> Iterator[str]:
-    """Its address, behind a web server of its own."""
+    """Its address, served by a separate web server."""
     config = uvicorn.Config(demo.app, host="127.0.0.1", port=0, log_config=None, server_header=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

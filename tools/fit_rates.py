@@ -1,12 +1,12 @@
-"""Fit the constants of `brimful.fit.roofline.Rates` again; say how they do on runs they have not seen.
+"""Refit the constants of `brimful.fit.roofline.Rates`, and report how they do on runs they have not seen.
 
     python -m tools.fit_rates                fit to all runs: prints the constants and the error (1 min)
     python -m tools.fit_rates --cross        cross-validate by family and by source (10 min)
-    python -m tools.fit_rates --cross --write   and put the result into docs/explanation/accuracy.md
+    python -m tools.fit_rates --cross --write   also write the result to docs/explanation/accuracy.md
 
-Reads both tables of published runs in the shared data folder. Nothing else is written: a new set of constants
-is a change of roofline.py, made by hand, with the table before and after in the commit. Constants are fitted
-to both tables; the errors written are those of the first, the second's are printed below them.
+Reads both tables of published runs in the shared data folder. Nothing else is written: new constants are a
+manual change of roofline.py, with the table before and after in the commit. Constants are fitted to both
+tables; the errors written are those of the first, the second's are printed below them.
 """
 
 from __future__ import annotations

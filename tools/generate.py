@@ -1,4 +1,4 @@
-"""Write the parts of the documentation that the code knows better than we do.
+"""Write the parts of the documentation that are generated from the code.
 
     python -m tools.generate           write them
     python -m tools.generate --check   exit 1 and name the stale ones
@@ -7,8 +7,8 @@
 - in README.md and docs/**/*.md, every block `<!-- run: COMMAND -->` … `<!-- end -->` becomes the transcript
   of that brimful command, so what a page shows is what the program prints;
 - every block `<!-- watch: COLUMNS -->`: a picture of `brimful watch` (tools/watching.py);
-- the table of docs/explanation/inference.md (tools/serving.py), and pictures that sweeps draw;
-- where the shared data folder is there, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
+- the table of docs/explanation/inference.md (tools/serving.py), and charts that `brimful sweep` draws;
+- if the shared data folder exists, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BLOCK = re.compile(r"(<!-- run: (brimful .+?) -->\n).*?(<!-- end -->)", re.DOTAL
 def main() -> int:
     # One width and no colour, so that every machine writes the same bytes.
     os.environ.update(COLUMNS="100", NO_COLOR="1", PYTHON_COLORS="0", LC_ALL="C.UTF-8")
-    # Nobody's own calibration (brimful runs calibrate --write) belongs in a page.
+    # No user's own calibration (brimful runs calibrate --write) belongs in a page.
     os.environ["XDG_CONFIG_HOME"] = str(ROOT / "build" / "no-config")
     os.chdir(ROOT)
     stale = {path: page for path, page in pages() if not path.exists() or page != path.read_text("utf-8")}
@@ -77,7 +77,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def transcript(command: str) -> str:
-    """The command and what it prints, as a console block."""
+    """The command and its output, as a console block."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out):
         brimful(shlex.split(command)[1:])

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build kube-apiserver and kube-scheduler from Debian's source and put them, with etcd, into .venv/kubernetes/bin:
-# what `make test-kubernetes` starts. Nobody publishes them where this may download from. Debian 12 has the whole source
-# of 1.20, later releases only that of kubectl. Takes 10 to 15 minutes on two cores, once, and 3 GB while it builds.
+# what `make test-kubernetes` starts. There are no binaries where this may download from. Debian 12 has the whole source
+# of 1.20, later releases only that of kubectl. Takes 10 to 15 minutes on two cores, once, and 3 GB during the build.
 set -eu
 cd "$(dirname "$0")/.."
 

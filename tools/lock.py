@@ -1,4 +1,4 @@
-"""Write constraints.txt: the exact versions in .venv, which are those the tests ran with."""
+"""Write constraints.txt: the exact versions in .venv, which the tests ran with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = """\
 #   make distclean && : >constraints.txt && make test PYTHON=/usr/bin/python3.11 && make lock
 # torch: the release that tests trace with. The index chooses its build, for CPUs alone or for CUDA.
 """
-# The accelerator packages that torch pulls differ from machine to machine, and so does its own build.
+# The accelerator packages that torch depends on differ between machines, and so does torch's own build.
 LEFT_OUT = re.compile(r"(brimful|triton|nvidia-(?!ml-py).*|cuda-.*)==", re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-"""Small pieces of Markdown that the generated pages share."""
+"""Markdown helpers that the generated pages share."""
 
 from __future__ import annotations
 

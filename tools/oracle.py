@@ -1,12 +1,12 @@
 """The oracle table: the closed form of `brimful fit` beside traces of the frameworks' own models.
 
     python -m tools.oracle draw       choose the configs by a seed, once; half are for the final report
-    python -m tools.oracle trace      trace those that have no numbers yet (transformers, PEFT, LitGPT)
-    python -m tools.oracle again 12   trace 12 rows again and say where they differ
-    python -m tools.oracle            compare the closed form with the table, the half to look at
-    python -m tools.oracle held       the other half: for the report alone
+    python -m tools.oracle trace      trace those without numbers (transformers, PEFT, LitGPT)
+    python -m tools.oracle again 12   trace 12 rows again and report differences
+    python -m tools.oracle            compare the closed form with the development half of the table
+    python -m tools.oracle held       the other half: only for the report
 
-The table is tests/accuracy/oracle.csv. Its configs were drawn before any formula was mended for them.
+The table is tests/accuracy/oracle.csv. Its configs were drawn before any formula was fixed for them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "accuracy" / "oracle.csv"
 SEED, ROWS = 18, 320
 GPUS = ("h100-sxm-80gb", "a100-sxm-80gb", "rtx-4090")
-ROOM_BYTES = 4096 * GIB  # what a config takes is asked for, not whether a card has it
-LARGEST = 1_600_000_000  # parameters of the models drawn, where a family has any so small
+ROOM_BYTES = 4096 * GIB  # large enough for any config: whether a card has it does not matter here
+LARGEST = 1_600_000_000  # parameters of the models drawn, if a family has any that small
 SETTINGS = (
     *(
         "gpu",
@@ -59,7 +59,7 @@ Row = dict[str, str]
 
 
 def draw() -> list[Row]:
-    """Rows without numbers, the same for everybody."""
+    """Rows without numbers, always the same."""
     from brimful.tracing.models.programs import FAMILIES, why_not
 
     chance = random.Random(SEED)
@@ -118,7 +118,7 @@ def _numbers(model: Model) -> int:
 
 
 def case(row: Row) -> tuple[Model, Training, Gpu]:
-    """A row in the closed form's words."""
+    """A row in the closed form's terms."""
     model = replace(find_preset(row["model"]).model, layers=int(row["layers"]))
     if row["framework"] == "pytorch":
         model = replace(model, family="", gelu_tensors=1)
@@ -203,7 +203,7 @@ def write(rows: Iterable[Row]) -> None:
 
 
 def compared(rows: Iterable[Row]) -> Iterator[tuple[Row, float, float]]:
-    """Each row with the closed form's relative error of both counters."""
+    """Each row with the closed form's relative error for both counters."""
     for row in rows:
         if not row["allocated_bytes"]:
             continue

@@ -1,10 +1,10 @@
-"""Pictures of every page of the console, taken of the fleet of tools/demo.py by a real browser.
+"""Screenshots of every console page, taken of the fleet of tools/demo.py by a real browser.
 
-    python -m tools.pictures            docs/images/console-*.png: one for each page, 1440 px wide, light
+    python -m tools.pictures            docs/images/console-*.png: one per page, 1440 px wide, light
     python -m tools.pictures --all      build/pictures: also 390 px, dark, and in German
     python -m tools.pictures --all --only market --only job
 
-The clock stands still on both sides, so that two runs give the same pictures but for the names of tokens.
+The clock is frozen on both sides, so that two runs give the same pictures, except for token names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAGES = {
     "operate": "/operate",
 }
 MORE = {"running": "/jobs/{running}"}
-FIRST = {"sign-in": "/"}  # before anybody has
+FIRST = {"sign-in": "/"}  # before anyone is signed in
 JOB_FILE = """name: vit-h second try
 command: torchrun --nproc-per-node 8 train.py configs/vit_h.yaml
 folder: /data/lab/runs
@@ -118,7 +118,7 @@ def take(
 
 
 def settle(page: Page, name: str) -> None:
-    """Until what the page asks for by itself is there."""
+    """Wait until what the page loads by itself is there."""
     if name in ("job", "running"):
         page.locator("#log", has_text="step").wait_for()
     if name == "submit":

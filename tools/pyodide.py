@@ -1,6 +1,6 @@
 """Python for browsers, from npm: fetched once into .venv, never committed.
 
-python -m tools.pyodide    fetch it, unless it is there
+python -m tools.pyodide    fetch it, unless it exists
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEEDED = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zi
 
 
 def fetch() -> Path:
-    """The npm package, checked against the hash above whoever served it."""
+    """The npm package, checked against the hash above, whichever server sent it."""
     if PACKED.exists():
         return PACKED
     npm = shutil.which("npm")
@@ -43,7 +43,7 @@ def fetch() -> Path:
 
 
 def unpack(folder: Path) -> None:
-    """What a browser loads of it. No list of packages that could be fetched: none is."""
+    """The files that a browser loads. Without the list of downloadable packages: none is downloaded."""
     with tarfile.open(fetch()) as archive:
         for name in NEEDED:
             file = archive.extractfile(f"package/{name}")

@@ -8,7 +8,7 @@ from brimful.cli.commands import COMMANDS, DEFAULTS, GROUPS, HEADINGS, OLD, abou
 from brimful.cli.options import parser_for
 from tools.markdown import NOTE, row
 
-OLD_NODES = {f"nodes {verb}": f"fleet {verb}" for verb in ("drain", "resume")}  # which `fleet nodes` hides
+OLD_NODES = {f"nodes {verb}": f"fleet {verb}" for verb in ("drain", "resume")}  # hidden in `fleet nodes`
 
 
 def cli_page() -> str:
@@ -56,7 +56,7 @@ def command_section(name: str) -> str:
     command = load(name)
     parser = parser_for(command)
     parser.describe()
-    # Written from the actions, since argparse's own layout differs between Python versions.
+    # Written from the actions, because argparse's own layout differs between Python versions.
     hidden = argparse.SUPPRESS
     actions = [action for action in parser._actions if action.dest != "help" and action.help != hidden]
     words = [usage_word(action) for action in actions]

@@ -26,7 +26,7 @@ def errors_page() -> str:
     kinds = error_kinds(trees.values())
     rows: dict[str, tuple[ErrorKind, set[str]]] = {}
     for kind in kinds.values():
-        rows.setdefault(kind.code, (kind, set()))  # a code is its first class's; others may inherit it
+        rows.setdefault(kind.code, (kind, set()))  # a code belongs to its first class; others may inherit it
     for path, tree in trees.items():
         room = path.relative_to(ROOT / "src" / "brimful").parts[0].removesuffix(".py")
         for kind in raised_kinds(tree, kinds):
@@ -84,7 +84,7 @@ def class_constants(node: ast.ClassDef) -> Iterator[tuple[ast.Name, object]]:
 
 
 def raised_kinds(tree: ast.Module, kinds: dict[str, ErrorKind]) -> Iterator[ErrorKind]:
-    """Errors the module makes: `NotFound("…", code="no_such_job")`, or `with needs_package("…"):`."""
+    """Errors the module raises: `NotFound("…", code="no_such_job")`, or `with needs_package("…"):`."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue

@@ -1,4 +1,4 @@
-"""docs/reference/job-file.md and job.schema.json, from the table of the format."""
+"""docs/reference/job-file.md and job.schema.json, from the table of fields."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def settings_page() -> str:
 
 
 def api_page() -> str:
-    # The routes are described, not called: no service stands behind them here.
+    # The routes are described, not called, so they need no service.
     router = make_router(MagicMock(), MagicMock(), MagicMock())
     lines = [
         NOTE,

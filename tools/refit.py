@@ -1,11 +1,12 @@
 """How the constants of `roofline.Rates` were fitted, and how well they do on runs they have not seen.
 
-Fitting: a seeded random search over all constants at once, from values counted or published elsewhere
-(`COUNTED`). It makes small the mean |log(predicted / measured)| of tokens per second, half by runs and half
-by sources, so that a source of many runs does not rule. Runs that are twice off count no more than that.
+Fitting: a seeded random search over all constants at once, starting from counted or published values
+(`COUNTED`). It minimises the mean |log(predicted / measured)| of tokens per second, half by runs and half by
+sources, so that a source with many runs does not dominate. Errors beyond a factor of two count no more than
+that.
 
-Cross-validation: runs of one family (source, model and card) resemble each other, so families are kept whole.
-Each fifth of them is predicted by constants fitted to the other four, from the same start.
+Cross-validation: runs of one family (source, model and card) resemble each other, so families are kept
+together. Each fifth of them is predicted by constants fitted to the other four, from the same start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from statistics import fmean
 from brimful.accuracy.runs import Row, Run, Skipped, understand
 from brimful.fit.roofline import Rates, predict_speed
 
-# What a constant can be at all.
+# The possible range of each constant.
 LIMITS: dict[str, tuple[float, float]] = {
     "matmul_frac": (0.6, 1.0),
     "small_width": (20, 600),
@@ -48,7 +49,7 @@ COUNTED = Rates(
     attention_frac=0.65,  # FlashAttention-2 forward 73 %, backward 63 % of an A100's 312 at best: 0.75 of 271
     short_tokens=700,
     # Counted op by op, forward and twice that backward: two norms, two residual sums, copies of heads (130);
-    # of a norm in Python 30 bytes each, of rotary positions 30 (270); fused (70), cast inputs (30).
+    # for a norm in Python 30 bytes each, for rotary positions 30 (270); fused (70), cast inputs (30).
     eager_bytes=130,
     compiled_bytes=70,
     python_norm_bytes=270,
@@ -84,7 +85,7 @@ class Timed:
 
 
 def timed_runs(rows: Iterable[Row], quality: Mapping[str, Mapping[str, str]]) -> list[Timed]:
-    """The rows that the quality table marks as a test of throughput."""
+    """The rows that the quality table marks as a throughput test."""
     found = []
     for row in rows:
         marks = quality.get(row["id"], {})
@@ -107,7 +108,7 @@ def ratio(each: Timed, rates: Rates) -> float:
 
 
 def loss(runs: Sequence[Timed], rates: Rates) -> float:
-    """What the search makes small: 0.1 is about 10 % off, by runs and by sources."""
+    """What the search minimises: 0.1 is about 10 % off, by runs and by sources."""
     by_source: dict[str, list[float]] = {}
     for each in runs:
         off = min(abs(math.log(ratio(each, rates))), FAR_OFF)
@@ -117,7 +118,7 @@ def loss(runs: Sequence[Timed], rates: Rates) -> float:
 
 
 def search(runs: Sequence[Timed], rng: random.Random, *, evaluations: int = EVALUATIONS) -> Rates:
-    """Change one to three constants at a time, keep what is better; large steps first, small ones later."""
+    """Change one to three constants at a time and keep improvements; large steps first, small ones later."""
     best, least = COUNTED, loss(runs, COUNTED)
     for i in range(evaluations):
         step = 0.6 * (0.05 / 0.6) ** (i / evaluations)
@@ -133,7 +134,7 @@ def search(runs: Sequence[Timed], rng: random.Random, *, evaluations: int = EVAL
 
 
 def at_limit(rates: Rates) -> list[str]:
-    """Constants the data would push further than is sensible: they carry what the formula leaves out."""
+    """Constants that the data would push beyond what is sensible: they absorb what the formula leaves out."""
     return [
         name for name, value in asdict(rates).items() if value in LIMITS[name] or _near(value, LIMITS[name])
     ]
@@ -144,7 +145,7 @@ def _near(value: float, limits: tuple[float, float]) -> bool:
 
 
 def folds(groups: Iterable[str], count: int = FOLDS) -> dict[str, int]:
-    """Group -> fold. Groups stay whole; the largest goes to the emptiest fold."""
+    """Group -> fold. Groups stay together; the largest goes to the emptiest fold."""
     sizes: dict[str, int] = {}
     for group in groups:
         sizes[group] = sizes.get(group, 0) + 1
@@ -164,7 +165,7 @@ def cross_validated(
     *,
     count: int = FOLDS,
 ) -> dict[str, float]:
-    """Run -> predicted / measured, by constants that `fit` found without any run of its group."""
+    """Run -> predicted / measured, with constants that `fit` found without any run of its group."""
     placed = folds(map(group, runs), count)
     found: dict[str, float] = {}
     for fold in range(count):

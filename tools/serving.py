@@ -1,4 +1,4 @@
-"""Published serving measurements beside what brimful predicts: the table of docs/explanation/inference.md."""
+"""Published serving measurements beside brimful's predictions: the table of docs/explanation/inference.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Compared:
     kind: str
     measured: float
     predicted: float
-    within: bool  # whether the truth lies in the predicted interval
+    within: bool  # whether the measurement is in the predicted interval
 
     @property
     def error(self) -> float:
@@ -41,7 +41,7 @@ class Compared:
 
     @property
     def chosen_on(self) -> bool:
-        """Whether the constants were chosen by looking at this row."""
+        """Whether the constants were chosen with this row in view."""
         return self.gpu == "a100-sxm-80gb"
 
 

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Make .venv and put one set of packages into it, once.
+# Create .venv and install one set of packages into it, once.
 #
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
-#   tools/setup.sh engines  test, Ray, an S3 server, and slurmdbd with MariaDB: what `make test-engines` needs
+#   tools/setup.sh engines  test, Ray, an S3 server, and slurmdbd with MariaDB: for `make test-engines`
 #   tools/setup.sh kubernetes  test, and an API server and a scheduler built from source (10 to 15 minutes, once)
-#   tools/setup.sh skypilot  test, and SkyPilot's API server in an environment of its own (460 MB)
+#   tools/setup.sh skypilot  test, and SkyPilot's API server in a separate environment (460 MB)
 #   tools/setup.sh system   what the tests need beyond Python (Chromium, Pyodide, promtool, systemd-analyze, Slurm, zsh, fish)
 #
-# PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
-# The set is current while its stamp holds the checksum of pyproject.toml and constraints.txt, so a second
-# call costs milliseconds. A .venv whose installation was interrupted is thrown away and made anew.
+# PYTHON=/path/to/python3 chooses the interpreter for .venv.
+# The set is current while its stamp has the checksum of pyproject.toml and constraints.txt, so a second call
+# takes milliseconds. A .venv whose installation was interrupted is deleted and created again.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ apt_install() {
     apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 </dev/null
 }
 
-# Daemons, which an init system, where there is one, must not start.
+# For packages with daemons: policy-rc.d keeps an init system from starting them.
 apt_install_quietly() {
     policy=/usr/sbin/policy-rc.d
     if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
@@ -55,7 +55,7 @@ find_python() {
     stop "needs Python 3.11 or newer, and found none on PATH; name one with: make run PYTHON=/path/to/python3"
 }
 
-# Debian and Ubuntu ship Python without the part that puts pip into a new environment.
+# Debian and Ubuntu ship Python without ensurepip, which installs pip into a new environment.
 need_ensurepip() {
     "$1" -c 'import venv, ensurepip' >/dev/null 2>&1 && return
     package=$("$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
@@ -106,7 +106,7 @@ install_set() { # NAME EXTRAS
         rm -f "$busy"
         return
     fi
-    # pip gave up by itself: what it had installed is whole, so the next call may go on from here.
+    # pip itself gave up: what it had installed is complete, so the next call may continue from here.
     rm -f "$busy"
     tail -n 15 "$venv/install.log" >&2
     stop "pip could not install brimful[$2]; the whole of its log is in .venv/install.log"
@@ -114,7 +114,7 @@ install_set() { # NAME EXTRAS
 
 find_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 
-# Playwright drives the browser through a program of its own, which needs libatomic.
+# Playwright drives the browser through its own program, which needs libatomic.
 driver_runs() {
     for driver in "$venv"/lib/python*/site-packages/playwright/driver/node; do
         "$driver" --version >/dev/null 2>&1 || return 1
@@ -149,7 +149,7 @@ install_systemd() {
     say "no systemd-analyze here: the test of the systemd unit will be skipped."
 }
 
-# Debian's packages start nothing by themselves here: the tests start a cluster of their own, on loopback.
+# Debian's packages start nothing by themselves here: the tests start a private cluster, on loopback.
 install_slurm() {
     missing=
     for program in slurmctld munged sshd; do
@@ -165,7 +165,7 @@ install_slurm() {
     if has_apt; then say "to run them, as root: apt-get install $packages"; fi
 }
 
-# Slurm's accounting: slurmdbd, and of MariaDB the server alone, which starts nothing by itself.
+# Slurm's accounting: slurmdbd and only the server of MariaDB, which starts nothing by itself.
 install_accounting() {
     if PATH=$PATH:/usr/sbin command -v slurmdbd >/dev/null && PATH=$PATH:/usr/sbin command -v mariadbd >/dev/null; then return; fi
     packages="slurmdbd mariadb-server-core"
@@ -177,7 +177,7 @@ install_accounting() {
     if has_apt; then say "to run it, as root: apt-get install $packages"; fi
 }
 
-# The tests of completion type into them.
+# The completion tests type into these shells.
 install_shells() {
     if command -v zsh >/dev/null && command -v fish >/dev/null; then return; fi
     if has_apt && is_root; then
@@ -192,7 +192,7 @@ install_system() {
     install_promtool
     install_systemd
     install_slurm
-    # Python for browsers: the documentation has a page that runs there.
+    # Python for browsers: one page of the documentation runs on it.
     "$venv/bin/python" -m tools.pyodide || say "no Pyodide here: the test of the page that runs in the browser will be skipped."
     if find_chromium >/dev/null && driver_runs; then return; fi
     packages="chromium fonts-liberation libatomic1"
@@ -206,8 +206,8 @@ install_system() {
     if has_apt; then say "to run them: sudo apt-get install $packages"; else say "to run them, put chromium on PATH"; fi
 }
 
-# Apart from .venv. torchvision: its wheels are built for CUDA, and beside a CPU build whatever imports them would
-# fail. transformers: the release that was measured, and what it needs in older releases than the tests do.
+# Outside .venv. torchvision: its wheels are built for CUDA, and with a CPU build of PyTorch importing them fails.
+# transformers: the measured release, with older dependencies than the tests use.
 install_cards() {
     measured="torchvision==0.28.0 transformers==4.51.3 tokenizers==0.21.4 huggingface_hub==0.36.2"
     [ "$(cat "$venv/cards/.ready" 2>/dev/null)" = "$measured" ] && return
@@ -218,7 +218,7 @@ install_cards() {
     echo "$measured" >"$venv/cards/.ready"
 }
 
-# Apart from .venv too: it pins an older PyTorch than the one that is traced here.
+# Also outside .venv: it pins an older PyTorch than the one traced here.
 install_oracle() {
     traced="litgpt==0.5.13"
     [ "$(cat "$venv/oracle/.ready" 2>/dev/null)" = "$traced" ] && return
@@ -228,7 +228,7 @@ install_oracle() {
     echo "$traced" >"$venv/oracle/.ready"
 }
 
-# Training scripts as published, traced by the tests. Apart from .venv: they pin older releases of what the tests use.
+# Published training scripts, traced by the tests. Outside .venv: they pin older releases than the tests use.
 install_recipes() {
     traced="trl==1.16.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 xxhash==4.1.0 pandas==3.1.1"
     [ "$(cat "$venv/recipes/.ready" 2>/dev/null)" = "$traced" ] && return
@@ -239,7 +239,7 @@ install_recipes() {
     echo "$traced" >"$venv/recipes/.ready"
 }
 
-# An environment of its own: brimful never imports it, and it pins what it needs.
+# A separate environment: brimful never imports it, and it pins its dependencies.
 install_skypilot() {
     started="skypilot==0.14.1"
     [ "$(cat "$venv/skypilot/.ready" 2>/dev/null)" = "$started" ] && return

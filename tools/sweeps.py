@@ -1,4 +1,4 @@
-"""Pictures of docs/images that `brimful sweep --plot` draws."""
+"""Charts in docs/images that `brimful sweep --plot` draws."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Draw the picture of docs/tutorial/three-sites.md: `python -m tools.three_sites FOLDER/journey.json`.
+"""Draw the chart of docs/tutorial/three-sites.md: `python -m tools.three_sites FOLDER/journey.json`.
 
-The file is what `python -m tests.engines.journey FOLDER` writes.
+`python -m tests.engines.journey FOLDER` writes the file.
 """
 
 from __future__ import annotations

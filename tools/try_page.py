@@ -1,10 +1,10 @@
-"""Build the page that runs brimful in the reader's browser: static files, served by anything.
+"""Build the page that runs brimful in the reader's browser: static files, for any web server.
 
     python -m tools.try_page build/docs/try
     python -m http.server --bind 127.0.0.1 --directory build/docs
 
-Python is Pyodide (tools/pyodide.py); Jinja2, MarkupSafe and PyYAML are those of .venv, of which their Python
-files are enough; brimful is its wheel. The form and the answer are the console's templates.
+Python is Pyodide (tools/pyodide.py); Jinja2, MarkupSafe and PyYAML come from .venv, where their Python files
+are enough; brimful is its wheel. The form and the answer are the console's templates.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tools.pyodide import unpack
 ROOT = Path(__file__).resolve().parent.parent
 CONSOLE = ROOT / "src" / "brimful" / "server" / "console"
 LIBRARIES = ("Jinja2", "MarkupSafe", "PyYAML")
-# WebAssembly is compiled; scripts, styles and Python come from beside the page; nothing else is allowed.
+# Allows compiling WebAssembly, and scripts, styles and Python from the page's origin; nothing else.
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
-# Added by the page when Python is there: from then on no request of any kind is let out.
+# Added by the page once Python is loaded: from then on it can make no request of any kind.
 CLOSED = "default-src 'none'; script-src 'wasm-unsafe-eval'"
 
 

@@ -1,4 +1,4 @@
-"""The picture of `brimful watch` in README.md and the how-to: readings made up here, and called so there.
+"""The picture of `brimful watch` in README.md and the how-to: made-up readings, and labelled so there.
 
 A page asks for it with `<!-- watch: COLUMNS -->` … `<!-- end -->`.
 """

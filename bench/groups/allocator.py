@@ -1,4 +1,4 @@
-"""The simulated caching allocator: events a second, and a sweep of a thousand settings over a GPT-2 step."""
+"""The simulated caching allocator: events per second, and a sweep of 1,000 settings over a GPT-2 step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.allocator.snapshot import read_snapshot
 from brimful.units import GIB, MIB
 
 TITLE = "Caching allocator"
-EVENTS_PER_S = 200_000  # promised, in CPU seconds of one core
+EVENTS_PER_S = 200_000  # promised, per CPU second of one core
 SWEEP_S = 60.0  # promised for a thousand settings
 CAPACITY = 80 * GIB
 TABLES = ("allocator",)
@@ -87,7 +87,7 @@ def random_mix(events: int) -> list[Request]:
 
 
 class _Tape:
-    """Requests in the order a program makes them."""
+    """Requests in program order."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -101,9 +101,9 @@ class _Tape:
 
 
 def gpt2_step(*, batch: int = 12, length: int = 1024, width: int = 768, layers: int = 12) -> list[Request]:
-    """A training step of the shape of GPT-2 124M, about 1,900 events: weights, forward, backward, update.
+    """A training step in the shape of GPT-2 124M, about 1,900 events: weights, forward, backward, update.
 
-    The sizes are those of the tensors in bf16; which are kept for backward follows a plain block.
+    The sizes are those of the tensors in bf16; which ones are kept for backward follows a plain block.
     """
     tape = _Tape()
     tokens, vocabulary = batch * length, 50_304
@@ -121,7 +121,7 @@ def gpt2_step(*, batch: int = 12, length: int = 1024, width: int = 768, layers: 
             statistics = tape.take(tokens * 4)
             kept += [tape.take(act * out), tape.take(act)]
             tape.drop(tape.take(act))
-            tape.drop(tape.take(act), tape.take(tokens * 4))  # norm and residual in passing
+            tape.drop(tape.take(act), tape.take(tokens * 4))  # temporary norm and residual
             tape.drop(statistics)
             kept.append(weight)
         saved.append(kept)

@@ -54,7 +54,7 @@ def tables() -> dict[str, str]:
 
 
 def run(folder: Path) -> tuple[dict[str, int], float, int]:
-    """GPU-seconds by leaf, CPU seconds and the most memory it held, as a user runs it."""
+    """GPU-seconds by leaf, CPU seconds and peak memory, run as a user would."""
     command = [sys.executable, "-m", "brimful.cli.main", "audit", str(folder), "--json"]
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen(command, stdout=out)

@@ -1,13 +1,13 @@
-"""Traces beside real cards: 75 runs measured by the authors of xMem, and four estimators beside them.
+"""Traces against real cards: 75 runs measured by the authors of xMem, beside four estimators.
 
     make bench ARGS=cards      some 5 CPU minutes
 
-What was measured is the reserved peak (NVML's, less what the context held before). The runs are written anew
-from the authors' published loop: fp32, zero_grad at the start of a step, three steps; images of 86 x 86, or
-up to 128 tokens padded to the longest of the batch. Every batch is traced at 128 tokens. Nothing is fitted.
-The release of transformers is the one the authors measured (their paper_container/config.py asks for 4.51.3):
-a newer one keeps other tensors. It lives apart from .venv, so the runs are traced in a process of their own.
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The measurement is the reserved peak (NVML's, minus what the context held before). The runs are rewritten from
+the authors' published loop: fp32, zero_grad at the start of a step, three steps; images of 86 x 86, or up to
+128 tokens padded to the longest of the batch. Every batch is traced at 128 tokens. Nothing is fitted.
+transformers is the release that the authors used (their paper_container/config.py asks for 4.51.3): a newer
+one keeps other tensors. It is installed outside .venv, so the runs are traced in a separate process. The data
+is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CNNS = {
     "VGG19": ("vgg19", False),
 }
 _NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-# Model -> class of its configuration in transformers, and where it differs from that class's defaults.
+# Model -> its configuration class in transformers, and where it differs from the defaults.
 LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "T5-small": ("T5Config", {"decoder_start_token_id": 0}),
     "facebook/opt-125m": ("OPTConfig", {}),
@@ -151,7 +151,7 @@ def main(answers: Path) -> None:
 
 
 def traced(row: dict[str, str]) -> dict[str, str]:
-    """Our answer for one measured run, in the table's own words."""
+    """Our answer for one measured run, in the table's format."""
     from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.report import report
     from brimful.tracing.session import recording
@@ -210,9 +210,9 @@ def a_cnn(name: str) -> Any:
 
 
 def _torchvision() -> Any:
-    """torchvision's models. Beside a CPU build of PyTorch the package's own ops do not load.
+    """torchvision's models. With a CPU build of PyTorch the package's own ops do not load.
 
-    The models need none of them; the package wants to describe them to PyTorch, so they are declared first.
+    The models need none of them, but the package registers them with PyTorch, so they are declared first.
     """
     import torch
 
@@ -237,7 +237,7 @@ _declared: Any = None
 
 
 def _errors(rows: Sequence[dict[str, str]]) -> str:
-    """Median, p90 and worst error of runs that fitted, by kind of model."""
+    """Median, p90 and worst error of runs that fit, by kind of model."""
     cells = []
     for who in ("brimful", *PEERS):
         cell = [who]

@@ -1,12 +1,12 @@
-"""Every given trace, cut and window, with durations hidden and known: brim against the simple policies.
+"""Every given trace, cut and window, with hidden and known durations: brim against the simple policies.
 
     make bench ARGS=cases     about 70 cases, seven runs each: ten CPU minutes
 
-The cuts were drawn by `SEED` and dealt into two halves before the order was worked on: `seen` is looked at
-while working, `held back` only to report. `python -m bench.groups.cases seen brim` prints one half for the
-policies that are named.
+The cuts were drawn with `SEED` and split into two halves before the order was worked on: `seen` is used
+during the work, `held back` only for the report. `python -m bench.groups.cases seen brim` prints one half for
+the named policies.
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ TABLES = ("cases", "cases-bars")
 SEED = 19
 BASELINES = ("fifo", "backfill", "las", "las-aware", "srpt")
 BRIM, MEAN_ONLY = "brim", "brim?turns=0"  # with the guarantee for the slowest, and without
-TAIL = 1.25  # times FIFO's p99: who exceeds it is no baseline for the mean
-NEAR = 1.02  # times the best mean: as good
+TAIL = 1.25  # times FIFO's p99: a policy above it is not a baseline for the mean
+NEAR = 1.02  # times the best mean: counts as equally good
 MIXED = "2x4:v100+4x4:p100+6x4:k80"
-LOADS = (0.7, 0.95, 1.2)  # of what is asked for while jobs come
+LOADS = (0.7, 0.95, 1.2)  # demand relative to the fleet while jobs arrive
 CLUSTERS = {"ee9e8c": 500, "ed69ec": 500, "103959": 500, "0e4a51": 500, "7f04ca": 500, "2869ce": 422}
 CROWDED = {"11cb48": 800, "6214e9": 800, "6c71a0": 800, "b436b2": 800}
 
@@ -59,12 +59,12 @@ class Case:
 class Run:
     mean_h: float
     p99_h: float
-    stops: float  # preemptions a job
-    met: float | None  # of the deadlines
+    stops: float  # preemptions per job
+    met: float | None  # share of the deadlines
 
 
 def cases(*, seen: bool | None = None) -> Iterator[Case]:
-    """All, or one half; hidden and known of one cut are in the same half."""
+    """All, or one half; hidden and known durations of one cut are in the same half."""
     made = [*_cuts()]
     order = [*range(len(made))]
     Random(SEED).shuffle(order)
@@ -81,7 +81,7 @@ Made = tuple[Sequence[Arrival], str]
 
 
 def _cuts() -> Iterator[tuple[str, Callable[[], Made]]]:
-    """Name, and what makes its jobs and fleet. Every draw is made here, whichever half is asked for."""
+    """A name, and what makes its jobs and fleet. Every draw is made here, whichever half is requested."""
     draw = Random(SEED)
     yield "small.csv without classes", lambda: (_small(), "2x4")
     yield "Gavel, 96 jobs", lambda: (_gavel("max_min_fairness"), MIXED)
@@ -121,7 +121,7 @@ def _cuts() -> Iterator[tuple[str, Callable[[], Made]]]:
 
 
 def _small() -> list[Arrival]:
-    """FIFO knows no classes, so its mean says nothing about who keeps them."""
+    """FIFO knows no classes, so its mean does not show who respects them."""
     made = read([str(ROOT / "examples" / "small.csv")])[0].arrivals
     return [replace(each, job=replace(each.job, priority="normal")) for each in made]
 
@@ -132,7 +132,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _table(name: str, at: str, run: str, gpus: str, unit_s: float = 1.0) -> list[Arrival]:
-    """A CSV that tells when, how long and on how many GPUs; `unit_s` is what its times are in."""
+    """A CSV with times, durations and GPU counts; `unit_s` is the unit of its times."""
     found = [
         Arrival(
             at_s=int(float(row[at]) * unit_s),
@@ -152,7 +152,7 @@ def muri(name: str) -> list[Arrival]:
 
 
 def chronus() -> list[Arrival]:
-    """In minutes; `expect_time_list` is how long after its submit a job is wanted."""
+    """In minutes; `expect_time_list` is how long after submit a job is due."""
     found = []
     for i, row in enumerate(_rows("philly/chronus_philly_SLO")):
         if row["num_gpu"] == "0":
@@ -165,7 +165,7 @@ def chronus() -> list[Arrival]:
 
 
 def _acme() -> list[Arrival]:
-    """An iteration takes what it computes and what it sends."""
+    """An iteration takes its compute time plus its communication time."""
     found = []
     for i, row in enumerate(_rows("acme/kalos_converted_excerpt")):
         step_s = float(row["iteration_computing_time"]) + float(row["iteration_networking_time"])
@@ -190,7 +190,7 @@ def _restarting(arrivals: Sequence[Arrival]) -> list[Arrival]:
 
 
 def _gavel_msr(cluster: str) -> Callable[[int, int, float], Made]:
-    """Its reduced file, put back into the ten fields that Gavel's own traces have."""
+    """Its reduced file, expanded to the ten fields of Gavel's own traces."""
     rows = [row for row in _rows("gavel/msr_seed0_reduced") if row["vc"] == cluster]
 
     def cut(at: int, jobs: int, load: float) -> Made:
@@ -202,7 +202,7 @@ def _gavel_msr(cluster: str) -> Callable[[int, int, float], Made]:
             file.flush()
             found = read([file.name, str(DATA / CASES[0].files[1])], lenient=True)[0].arrivals
         arrivals = [replace(x, job=replace(x.job, within="any")) for x in _from_start(found)]
-        # Work is in seconds on the fastest type; a mixed fleet of so many GPUs does about half of that.
+        # Work is in seconds on the fastest type; a mixed fleet of this many GPUs does about half of that.
         widest = max(each.job.gpus for each in arrivals)
         cells = max(ceil(widest / 8), ceil(_asked(arrivals) / load / 48 * 2))
         return arrivals, "+".join(f"{n * cells}x4:{gpu}" for n, gpu in ((2, "v100"), (4, "p100"), (6, "k80")))
@@ -220,7 +220,7 @@ def philly(cluster: str, jobs: int, part: float, load: float) -> Made:
 
 
 def cut(arrivals: Sequence[Arrival], jobs: int, part: float, load: float) -> Made:
-    """So many in a row, from `part` of the way on, and nodes of eight of which they ask for `load`."""
+    """This many consecutive jobs from `part` of the way on, and eight-GPU nodes for a demand of `load`."""
     first = int(part * (len(arrivals) - jobs))
     some = _from_start(arrivals[first : first + jobs])
     widest = max(each.job.gpus for each in some)
@@ -242,7 +242,7 @@ def _from_start(arrivals: Sequence[Arrival]) -> list[Arrival]:
 
 
 def _asked(arrivals: Sequence[Arrival]) -> float:
-    """GPUs asked for, on average while jobs come, or over a few lengths of a job where they come at once."""
+    """Mean GPUs requested while jobs arrive, or over a few job lengths if they arrive at once."""
     span_s = max(arrivals[-1].at_s, 4 * fmean(each.work_s for each in arrivals))
     return sum(each.work_s * each.job.gpus for each in arrivals) / span_s
 
@@ -308,7 +308,7 @@ class Verdict:
 
     @property
     def bounded(self) -> str:
-        """The baseline with the best mean of those that keep the bound on the slowest."""
+        """The baseline with the best mean among those that keep the bound on the slowest."""
         most_h = TAIL * self.runs["fifo"].p99_h
         able = [name for name in BASELINES if self.runs[name].p99_h <= most_h]
         return min(able, key=lambda name: self.runs[name].mean_h)
@@ -391,7 +391,7 @@ def _geometric(values: Sequence[float]) -> float:
 
 
 def _bars(found: Sequence[Verdict]) -> str:
-    """What share of each half keeps each bar."""
+    """The share of each half that meets each bar."""
     rows = []
     for name, seen in (("seen", True), ("held back", False)):
         half = [each for each in found if each.case.seen == seen]

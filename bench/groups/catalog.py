@@ -1,4 +1,4 @@
-"""The GPU catalog: one lookup must stay cheap however many cards are known."""
+"""The GPU catalog: a lookup must stay cheap however many cards are known."""
 
 from __future__ import annotations
 

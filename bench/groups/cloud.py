@@ -1,12 +1,12 @@
-"""What buying costs on recorded spot capacity and prices, through the production `tick`.
+"""The cost of buying on recorded spot capacity and prices, through the production `tick`.
 
     make bench ARGS=cloud                      three seeds: some six CPU minutes
     BRIMFUL_SEEDS=20 make bench ARGS=cloud     as many as the bar asks for
 
 200 jobs (4-96 h, 1-8 GPUs, slack 1.1, 1.4 or 1.9, checkpoints of 1-100 GB, restart 0.2 h) on the four V100
-zones of 2023-02, at the prices of those weeks. The record tells one instance from none; it is taken to hold
-for all sizes. Zones of the record are named by account, those of the prices by id; the first ids of each
-region stand for them. The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+zones of 2023-02, at the prices of those weeks. The record only says whether one instance was available; we
+assume that for all sizes. The capacity record names zones by account, the price record by id; the first ids
+of each region stand for them. The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PRICE_ONLY = Buying(by="price", moves=False)
 ANY_PRICE = 100 * MICROUSD
 DAY = 24 * HOUR_S
 
-# Name -> how it buys, and whether jobs say their deadline or what tier they take.
+# Name -> how it buys, and whether jobs state their deadline or the tiers they accept.
 POLICIES: dict[str, tuple[Buying, dict[str, Any]]] = {
     "on-demand only": (PRICE_ONLY, {"tiers": ("on_demand",)}),
     "cheapest now, recover elsewhere": (PRICE_ONLY, {}),
@@ -131,7 +131,7 @@ def _zone(name: str, up: bytes, *, tick_s: int, spot: tuple[tuple[int, int], ...
 
 
 def arrivals(seed: int, jobs: int, told: dict[str, Any]) -> list[Arrival]:
-    """The same work for every policy; `told` is what a job says of itself."""
+    """The same work for every policy; `told` is what a job states about itself."""
     rng = random.Random(seed)
     found = []
     for i in range(jobs):
@@ -165,7 +165,7 @@ def _run(name: str, seed: int, zones: list[Zone], *, jobs: int) -> CloudOutcome:
 
 
 def _foresight(capacity: Capacity, zones: list[Zone], jobs: list[Arrival]) -> float:
-    """A lower bound: spot at the lowest price of any zone and moment, egress and lost work for nothing."""
+    """A lower bound: spot at the lowest price of any zone and time, with free egress and no lost work."""
     least = min(price for zone in zones for at_s, price in zone.spot if at_s < 45 * DAY) / MICROUSD
     total = 0.0
     for each in jobs:

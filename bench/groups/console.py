@@ -1,9 +1,9 @@
-"""The console with 20,000 jobs, 2,000 of them active: what an update costs, and submits beside 50 tabs.
+"""The console with 20,000 jobs, 2,000 of them active: the cost of an update, and submits beside 50 tabs.
 
     make bench ARGS=console       about two minutes
 
 Server time is CPU of the server's process. An update is measured cold (nobody has asked since the fleet last
-changed), as a tab whose viewer sees what nobody else does; those who see the same share one.
+changed), as for a tab whose viewer shares its view with no one; viewers with the same view share one update.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ from brimful.fleet.node import Node
 TITLE = "Console"
 TABLES = ("console",)
 JOBS, RUNNING, NODES = 20_000, 1_000, 125
-PIECE = 5_000  # events in one transaction
+PIECE = 5_000  # events per transaction
 TABS, EVERY_S, SECONDS = 50, 2.0, 20.0
-OPENING_S = (
-    4.0  # before submits begin beside the tabs: ten generators start, which takes the cores for seconds
-)
+OPENING_S = 4.0  # before submits start beside the tabs: starting ten generators takes the cores for seconds
 PAGES = ("/console/live", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate")
 ROUNDS = 5
 UPDATE_MS, UPDATE_BYTES, P99_MS = 15.0, 20_000, 100.0
@@ -139,7 +137,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def crowd(now_s: int) -> Iterator[Event]:
-    """So many jobs over, 1,000 that run on as many GPUs, 1,000 that wait for them; each with a budget."""
+    """This many finished jobs, 1,000 running on as many GPUs, 1,000 waiting for them; each with a budget."""
     for node in _nodes():
         yield NodeJoined.of(node, at_s=now_s)
     for i in range(1, JOBS + 1):
@@ -162,7 +160,7 @@ def _nodes() -> list[Node]:
 
 
 def _served(folder: Path, name: str) -> tuple[Any, Any, Any]:
-    """A service on a log of so many jobs, its access and its application."""
+    """A service on a log of this many jobs, its access and its application."""
     from brimful.adapters.identity.store import AccessStore
     from brimful.adapters.stores.leader import Leadership
     from brimful.adapters.stores.sql import SqlStore
@@ -189,26 +187,26 @@ def _served(folder: Path, name: str) -> tuple[Any, Any, Any]:
 
 
 def measure_updates(folder: Path) -> dict[str, dict[str, float]]:
-    """CPU of each page's live part as its handler makes it, one second of the log later each time."""
+    """CPU of each page's live part as its handler makes it, each time one second of the log later."""
     from starlette.testclient import TestClient
 
     service, access, app = _served(folder, "updates")
     http = TestClient(app, base_url="http://127.0.0.1")
     token, _ = access.issue(name="op", tenant="*", role="operator")
     http.headers.update({"authorization": f"Bearer {token}"})
-    service.stop()  # the loop's CPU is not a page's
+    service.stop()  # the loop's CPU does not belong to a page
     http.get("/console/console.css")
-    idle = min(_spent(http, "/console/icon.svg")[0] for _ in range(20))  # the client's own, and the way in
+    idle = min(_spent(http, "/console/icon.svg")[0] for _ in range(20))  # the client and the request path
     found: dict[str, dict[str, float]] = {}
     for path in PAGES:
         asked = path if path.endswith("live") else f"{path}?live=1"
         spent, size = [], 0
         for _ in range(ROUNDS):
-            time.sleep(1.1)  # the next second: nobody else has asked for that
+            time.sleep(1.1)  # the next second: nobody else has asked for that one
             took, size = _spent(http, asked)
             spent.append(max(0.0, took - idle))
             while path == "/audit" and 'data-every="2"' in http.get(asked).text:
-                time.sleep(1.1)  # the log is being read, by another process; then the page has its numbers
+                time.sleep(1.1)  # another process reads the log; then the page has its numbers
         found[path] = {"first_ms": spent[0], "slowest_ms": max(spent[1:]), "bytes": size}
     return found
 
@@ -222,7 +220,7 @@ def _spent(http: Any, path: str) -> tuple[float, int]:  # noqa: ANN401 - a clien
 
 
 def serve(folder: Path, port: int) -> None:
-    """The same behind a real web server; tells its tokens of five people with one team each but the first."""
+    """The same behind a real web server; prints tokens of five people, each with one team but the first."""
     import uvicorn
 
     _, access, app = _served(folder, "serve")

@@ -1,10 +1,10 @@
-"""What meeting a deadline costs on public records of spot capacity: brim, the usual rules, perfect foresight.
+"""The cost of meeting a deadline on public records of spot capacity: brim, simple rules, perfect foresight.
 
-What is believed before anything was seen comes from the other eight records, never from the one in test.
+The prior comes from the other eight records, never from the one under test.
 
     make bench ARGS=deadlines     nine records at three deadlines, and two zones together: five CPU minutes
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLES = ("deadlines", "deadline-zones")
 RECORDS = DATA / "spot" / "spot_availability.jsonl.gz"
 HOURS = (52, 70, 92)
 STARTS = 300
-ONE_TASK_S = 0.5  # CPU seconds that planning and running one task of 70 h may take, promised
+ONE_TASK_S = 0.5  # promised CPU seconds for planning and running one task of 70 h
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -51,7 +51,7 @@ def tables() -> dict[str, str]:
     records = dict(_records())
     seen = {name: seen_in(record) for name, record in records.items()}
     closed: dict[int, list[float]] = {hours: [] for hours in HOURS}
-    worse = 0  # than the better of the usual rules
+    worse = 0  # than the better of the simple rules
     rows = []
     for name, record in records.items():
         cells = [name, f"{sum(record.up[0]) / record.ticks:.0%}"]
@@ -90,7 +90,7 @@ def _zones() -> str:
 
 
 def _records() -> Iterator[tuple[str, Capacity]]:
-    """Each of the file by itself."""
+    """Each record of the file by itself."""
     with gzip.open(RECORDS, "rt") as lines, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.jsonl"
         for line in lines:

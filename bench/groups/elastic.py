@@ -1,4 +1,4 @@
-"""Elastic gangs: Sia's jobs with its own profiles, of one size and of a range.
+"""Elastic gangs: Sia's jobs with its own profiles, with a fixed size and with a range.
 
     make bench ARGS=elastic    eight windows, six rows each: about two CPU minutes
 
@@ -28,7 +28,7 @@ FLEET = "6x4:t4+2x8:a100-sxm-40gb+3x8:rtx-2080-ti"
 PROFILES = Path(os.environ.get("BRIMFUL_SIA_PROFILES", "absent"))
 WORKLOADS = DATA / "sia" / "sia_workloads.csv.gz"
 WINDOWS = [f"{trace}/workload-{i}" for trace in ("saturn", "philly") for i in range(1, 5)]
-# What the jobs may change, and how it is asked for.
+# What the jobs may change, and how that is requested.
 MODES = {
     "one size, its own batch": "",
     "1 to 16 GPUs, its own batch": "&gpus=1..16",
@@ -40,7 +40,7 @@ PEERS = {"one size, its own batch": "1.798", "1 to 16 GPUs, batch tuned by size"
 
 class Found(NamedTuple):
     mean_h: float
-    stops: float  # a job
+    stops: float  # per job
 
 
 def benchmarks() -> Iterator[Benchmark]:

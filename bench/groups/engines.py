@@ -1,8 +1,8 @@
-"""The Slurm engine on a private cluster: how long leases take, what a look costs, what survives kills.
+"""The Slurm engine on a private cluster: lease latency, the cost of a look, what survives kills.
 
     make bench ARGS=engines       about six minutes; needs root and Debian's Slurm
 
-Wall seconds, since the bars are about waiting. Every figure is of the run that prints it.
+Wall seconds, since the bars are about waiting. Every figure comes from the run that prints it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Figure(NamedTuple):
 
 
 def benchmarks() -> Iterator[Benchmark]:
-    """What a look costs beyond `squeue` itself, which the table below times with it."""
+    """The cost of a look beyond `squeue` itself; the table below includes `squeue`."""
     line = "RUNNING|n-1|gres:gpu:a100:1|0|None|brimful:here:job-1.1"
     ours = "\n".join(f"{job}|{job}|{line}" for job in range(1_000))
     yield Benchmark(
@@ -67,7 +67,7 @@ def tables() -> dict[str, str]:
 
 
 class Bench:
-    """An engine, and how long it takes until it sees what was ordered."""
+    """An engine, and how long it takes to see what was ordered."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         os.environ["SLURM_CONF"] = cluster.env["SLURM_CONF"]
@@ -93,7 +93,7 @@ class Bench:
         return made
 
     def start(self, places: Sequence[Parts], command: Sequence[str] = SLEEPS) -> tuple[list[str], float]:
-        """The leases, and how long until all are seen to run."""
+        """The leases, and how long until all are seen running."""
         orders = self.orders(places, command)
         began = time.monotonic()
         failed = self.engine.start(orders)
@@ -152,7 +152,7 @@ def _on_four_nodes() -> Iterator[Figure]:
 
 
 def _shared(bench: Bench, leases: Sequence[str]) -> int:
-    """GPUs of which two leases on one node have the same index, by what their runners saw."""
+    """GPUs whose index two leases on one node share, according to their runners."""
     seen: set[tuple[str, str]] = set()
     doubled = 0
     for lease in leases:
@@ -181,7 +181,7 @@ def _beside_strangers(bench: Bench) -> Iterator[Figure]:
         bench.engine.observe([])
         times.append(time.monotonic() - began)
     yield seconds("one look beside 1,000 foreign jobs, median", statistics.median(times), 0.15)
-    cluster.run("scontrol", "update", "partitionname=low", "state=DOWN")  # they queue, and are never begun
+    cluster.run("scontrol", "update", "partitionname=low", "state=DOWN")  # they queue and never start
     orders = bench.orders([(("v-0", (0,)),)] * 200)
     began = time.monotonic()
     failed = bench.engine.start(orders)
@@ -207,7 +207,7 @@ NODES, LEASES = 200, 2000
 
 
 def _at_scale() -> Iterator[Figure]:
-    """Real batch jobs under the real loop; see slurm_scale.py for what is played."""
+    """Real batch jobs under the real loop; slurm_scale.py says what is simulated."""
     gone = dict(away())
     yield seconds("slurmctld away for 20 s: longest tick", gone["longest_tick_s"], 0.1)
     yield Figure("and leases declared lost", f"{gone['ended']:.0f}", "0", is_met=not gone["ended"])

@@ -2,7 +2,7 @@
 
     make bench ARGS=fill        all given workloads, ten seeds: about ten CPU minutes
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _policies(ours: dict[tuple[str, str], Means]) -> str:
 
 
 def _workloads(ours: dict[tuple[str, str], Means]) -> str:
-    """Ours, and the difference to the authors' mean, at 100 and 130 % arrived."""
+    """Ours, and the difference from the authors' mean, at 100 and 130 % arrived."""
     header = ["workload"]
     for policy in ("best-fit", "fgd", "brim"):
         header += [f"{policy} {p} %" for p in ("100", "130")]

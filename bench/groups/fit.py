@@ -1,4 +1,4 @@
-"""One estimate in a running process, and a search over thousands: what a scheduler or a search pays."""
+"""One estimate in a running process, and a search over thousands: the cost for a scheduler or a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brimful.specs.training import Attention, Checkpointing, Training
 
 TITLE = "Fit, in one process"
 CONFIG = ROOT / "examples" / "nanogpt" / "train_fineweb.py"
-# What is promised, in CPU seconds. An absolute promise stands where a peer's time stands else.
+# Promised CPU seconds: absolute limits in place of a peer's time.
 ESTIMATE_S, SEARCH_S = 200e-6, 4.0
 SEARCHED = 10_000
 CHECKPOINTINGS: tuple[Checkpointing, ...] = ("none", "selective", "full")
@@ -48,7 +48,7 @@ def _beside_calibration(name: str, subject: Subject) -> Benchmark:
 
 
 def configurations(training: Training) -> list[Training]:
-    """Ten thousand ways to train one model: all that a search may try."""
+    """Ten thousand ways to train one model: everything a search may try."""
     tried = product(
         range(1, 33),
         (1, 2, 4, 8),
@@ -73,12 +73,12 @@ def configurations(training: Training) -> list[Training]:
         )
         for batch, accumulation, checkpointing, compiled, chunks, optimizer, attention, tokens in tried
     ]
-    # Every second or third one, so that all of the choices above occur among them.
+    # Every second or third one, so that all of the choices above occur.
     return [made[i * len(made) // SEARCHED] for i in range(SEARCHED)]
 
 
 def fastest(model: Model, training: Training) -> Training:
-    """The search itself, making the configurations included."""
+    """The search itself, including making the configurations."""
     gpu = find_gpu("rtx-4070")
     best, most = None, 0.0
     for each in configurations(training):

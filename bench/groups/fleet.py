@@ -1,8 +1,9 @@
-"""How the production `tick` grows: made-up Philly jobs on 1,000, 10,000 and 100,000 GPUs, and one decision.
+"""How the production `tick` scales: made-up Philly jobs on 1,000, 10,000 and 100,000 GPUs, and one
+decision.
 
     make bench ARGS=fleet       up to a million jobs: about a quarter of an hour, 5 GiB
 
-Every run is a process of its own, so that its memory is its own.
+Every run is a separate process, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ TITLE = "Fleets of every size"
 TABLES = ("fleet-scale", "fleet-mixed", "fleet-decide")
 PLOT = ROOT / "docs" / "images" / "cost-per-event.svg"
 JOBS_PER_GPU = 10  # the same at every size, so that only the size differs
-SIZES = (1_000, 10_000, 100_000)  # GPUs, eight a node
+SIZES = (1_000, 10_000, 100_000)  # GPUs, eight per node
 RUNS = ("fifo", "brim")
-LOAD = 2.0  # more is asked for than there is, so that a queue forms
+LOAD = 2.0  # demand exceeds the fleet, so that a queue forms
 MIXED = ((2_000, 96), (5_000, 288))  # jobs, GPUs of three types
 RUSH = 10.0  # times what a mixed fleet could take if all its GPUs were of the fastest type
 SPEEDS = (("new", 1.0), ("mid", 0.6), ("old", 0.35))
-KINDS = 24  # of jobs: each has its own speeds
+KINDS = 24  # of jobs: each has different speeds
 WAITING = 5_000
 DECISIONS = 5_000
 
@@ -97,7 +98,7 @@ def _run(gpus: int, policy: str) -> dict[str, Any]:
 
 
 def _mixed(jobs: int, gpus: int, load: float) -> tuple[list[Arrival], list[Node]]:
-    """The same jobs, each as fast on three GPU types as one of a few kinds; a third of the fleet of each."""
+    """The same jobs, with speeds of a few kinds on three GPU types; each type is a third of the fleet."""
     dice = Random(jobs)
     kinds = [
         tuple((gpu, min(1.0, speed * exp(dice.uniform(-0.5, 0.5)))) for gpu, speed in SPEEDS)
@@ -154,7 +155,7 @@ class _Enough(Exception):
 
 
 def _decide(gpus: int, policy: str, mixed: bool) -> dict[str, Any]:
-    """Decisions of the production loop while so many jobs wait, reviews among them."""
+    """Decisions of the production loop, including reviews, while this many jobs wait."""
     if mixed:
         arrivals, nodes = _mixed(gpus * 6, gpus, 30.0)
     else:
@@ -173,7 +174,7 @@ def _decide(gpus: int, policy: str, mixed: bool) -> dict[str, Any]:
             raise _Enough
         return plan
 
-    vars(loop)["decide"] = timed  # this process is for nothing else
+    vars(loop)["decide"] = timed  # this process does nothing else
     with suppress(_Enough):
         rehearse(arrivals, nodes, POLICIES[policy])
     types = len({node.gpu for node in nodes})
@@ -192,7 +193,7 @@ def _decisions(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _plot(runs: Sequence[dict[str, Any]]) -> str:
-    """CPU microseconds an event over GPUs, on a logarithmic axis: a logarithm is a straight line there."""
+    """CPU microseconds per event over GPUs, on a logarithmic axis, where a logarithm is a straight line."""
     width, height, left, bottom, top = 640, 320, 70, 270, 30
     most = max(_per_event(run) for run in runs) * 1.2
     columns = {gpus: left + 60 + i * 210 for i, gpus in enumerate(SIZES)}

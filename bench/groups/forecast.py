@@ -2,7 +2,7 @@
 
     make bench ARGS=forecast     a cluster's hourly load and 769 series of spot prices: two CPU minutes
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRICES = DATA.parent / "prices"
 LOADS = PRICES / "alibaba_cluster_hourly_load.csv.gz"
 SPOT = PRICES / "aws_gpu_spot_history.csv.gz"
 YEAR_H = 365 * 24
-TUNED = ("A10", "GPU-series-1", "GPU-series-2")  # on these; the others were only looked at
+TUNED = ("A10", "GPU-series-1", "GPU-series-2")  # on these; the others were only evaluated
 
 
 def benchmarks() -> Iterator[Benchmark]:

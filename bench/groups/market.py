@@ -10,7 +10,7 @@ from brimful.market.auction import clear
 from brimful.market.bid import Bid, Book, Step
 
 TITLE = "Market"
-# What is promised, in CPU seconds.
+# Promised CPU seconds.
 CLEARING_S = 2.0
 
 

@@ -1,9 +1,9 @@
-"""What a Meter costs a training loop on a CPU, in two ways. A step is about a tenth of a second of CPU time.
+"""The cost of a Meter in a training loop on a CPU, measured in two ways. A step is about 0.1 s of CPU time.
 
-In turns: the same steps with and without it, the best fifth of each. It sees everything, and the machine's
-noise with it: on a busy machine it is good to about half a percent. From inside: the CPU time that the
-Meter's own code takes while the loop runs, with the caches as cold as the loop leaves them. It is steady, and
-does not see what PyTorch itself does to call a hook.
+Alternating: the same steps with and without it, the best fifth of each. This includes everything, also the
+machine's noise: on a busy machine it is accurate to about half a percent. From inside: the CPU time of the
+Meter's own code while the loop runs, with the caches as cold as the loop leaves them. This is stable, but
+misses what PyTorch itself does to call a hook.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.measure import Benchmark
 
 TITLE = "Meter"
 BAR = 1.005
-BLOCK, PAIRS = 5, 40  # steps in a turn, and pairs of turns
+BLOCK, PAIRS = 5, 40  # steps per turn, and pairs of turns
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -71,7 +71,7 @@ def _both() -> tuple[float, float]:
 
 
 def _best_fifth(seconds: Iterable[float]) -> float:
-    """What other programs do to a step makes it longer, never shorter."""
+    """Other programs can only make a step longer, never shorter."""
     return mean(sorted(seconds)[: PAIRS // 5])
 
 
@@ -118,7 +118,7 @@ def _inside() -> tuple[float, float]:
 
 
 def _pair(meter: Any, step: Any, *, first: bool) -> tuple[float, float]:  # noqa: ANN401 - see below
-    """CPU seconds of a step with the Meter and of one without; which comes first alternates."""
+    """CPU seconds of a step with the Meter and of one without; the order alternates."""
     spent = {}
     for metered in (first, not first):
         if metered:

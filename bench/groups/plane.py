@@ -1,8 +1,8 @@
-"""The control plane: a tick with its store, a start after a long history, memory, and what kills do to it.
+"""The control plane: a tick with its store, a start after a long history, memory, and the effect of kills.
 
     make bench ARGS=plane       about ten minutes
 
-A bar that is missed ends it with a figure, and is not hidden by a mean: the tick is judged by its slowest.
+A missed bar is reported with a figure, not hidden by a mean: the tick is judged by its slowest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TABLES = ("plane",)
 NODES, GPUS_PER_NODE, JOBS = 1_250, 8, 5_000
 TICKS, ENDING = 60, 50  # jobs that end between two ticks, and as many new ones
 HISTORY, TAIL = 1_000_000, snapshot.EVERY - 1
-PIECE = 25_000  # jobs that are over, in one transaction
+PIECE = 25_000  # finished jobs per transaction
 KILLS, SEEDS = int(os.environ.get("BRIMFUL_BENCH_KILLS", "300")), 2_000
 TICK_MS, START_S, RSS_MIB = 250.0, 3.0, 400.0
 
@@ -90,12 +90,12 @@ def tables() -> dict[str, str]:
 
 
 def _load() -> str:
-    """Processes that wanted a core in the last quarter of an hour, this benchmark's own among them."""
+    """Processes that wanted a core in the last quarter of an hour, including this benchmark's."""
     return f"{os.getloadavg()[2]:.1f} on {os.cpu_count()}"
 
 
 def _part(folder: str, name: str) -> dict[str, float]:
-    """In a process of its own: its memory is its own too."""
+    """In a separate process, so that its memory can be measured."""
     command = [sys.executable, "-m", "bench.groups.plane", name, folder]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -144,7 +144,7 @@ class Still:
         )
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        """All of them, as an engine that does not keep score would."""
+        """All of them, like an engine that does not remember what it reported."""
         news, self.news = self.news, {}
         told = [news[lease] for lease in leases if lease in news]
         return told + [o for lease, o in news.items() if lease not in leases]
@@ -162,14 +162,14 @@ def _a_node(i: int) -> Node:
 
 
 def measure_tick(folder: Path) -> dict[str, float]:
-    """The whole of a look: read the log, observe, clear, decide, write, act; with jobs coming and going."""
+    """A whole look: read the log, observe, clear, decide, write, act; while jobs come and go."""
     store = SqlStore(f"sqlite:///{folder / 'tick.db'}")
     engine, clock = Still([_a_node(i) for i in range(NODES)]), _Clock()
     leadership = Leadership(store, lease_s=3600)
     rules = Rules(preempt="priority", backfill="reserve")
     service = Service(store, [engine], rules, leadership=leadership, clock=clock)
     leadership.seek()
-    # 3,000 jobs of four GPUs are more than there is: some run, the others wait.
+    # 3,000 jobs of four GPUs exceed the fleet: some run, the others wait.
     jobs = [Job(job="", gpus=1 + i % 8, tenant=f"t{i % 20}", command=("true",)) for i in range(JOBS)]
     _submit_all(service, store, jobs)
     service.driver.tick()
@@ -213,7 +213,7 @@ def _submit_all(service: Service, store: SqlStore, jobs: Sequence[Job]) -> None:
 
 
 def measure_start(folder: Path) -> dict[str, float]:
-    """A server's start on a log of a million events whose newest snapshot is as old as it may be."""
+    """A server's start on a log of a million events whose newest snapshot is as old as possible."""
     url = f"sqlite:///{folder / 'history.db'}"
     store, fold = SqlStore(url), snapshot.Fold()
     for batch in _history(HISTORY - TAIL):
@@ -271,7 +271,7 @@ def _history(events: int, *, first: int = 0) -> Iterator[list[Event]]:
 
 
 def begin(folder: Path) -> dict[str, float]:
-    """What a start does before it can answer, imports left out."""
+    """What a start does before it can answer, without imports."""
     began = time.perf_counter()
     store = SqlStore(f"sqlite:///{folder / 'history.db'}")
     service = Service(store, [Still([])], Rules(), leadership=Leadership(store), clock=_Clock())

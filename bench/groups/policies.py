@@ -2,7 +2,7 @@
 
     make bench ARGS=policies    three traces, and Philly on five fleets: a few CPU minutes
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations

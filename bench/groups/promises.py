@@ -1,8 +1,8 @@
-"""Deadlines that are promised at submit: how many, how many of these are kept, and how many are met in all.
+"""Deadlines promised at submit: how many are promised, how many of these are kept, how many are met overall.
 
     make bench ARGS=promises    ten cases, five policies each, and eight of hidden lengths: four CPU minutes
 
-Seeds and windows were not looked at while the rule was made, but for the crowded window and the cases of
+Seeds and windows were not looked at while the rule was made, except the crowded window and the cases of
 hidden lengths that say so. Traces need the data beside the checkout (`BRIMFUL_SHARED_DATA`, else
 ../shared/data).
 """
@@ -33,16 +33,16 @@ BASELINES = ("backfill", "las", "las-aware", "srpt")
 FLEETS = ("2x8:new+4x4:old", "3x8:new")
 SEEDS = (21, 22, 23)
 LOAD = 3.0
-WINDOWS = ((0.61, 1.2), (0.83, 2.0), (0.37, 2.5))  # where they begin; what they ask for of their fleet
+WINDOWS = ((0.61, 1.2), (0.83, 2.0), (0.37, 2.5))  # where they start; their demand relative to the fleet
 JOBS = 300
-LOSSES = (0.05, 0.5)  # of each node, a day
+LOSSES = (0.05, 0.5)  # per node and day
 
 
 class Found(NamedTuple):
     promised: int
     kept: int
     met: int
-    stops: float  # a job
+    stops: float  # per job
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -69,7 +69,7 @@ def found(arrivals: Sequence[Arrival], fleet: str, policy: str, faults: Faults |
 
 
 def _bounded(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Run times hidden, with a longest run of half as long again."""
+    """Run times hidden, with a time limit 1.5 times as long."""
     return [
         replace(each, job=replace(each.job, predicted_work_s=None, max_run_s=int(1.5 * each.work_s) + 1))
         for each in arrivals
@@ -95,7 +95,7 @@ def tables() -> dict[str, str]:
 
 
 def beside_edf() -> str:
-    """On one GPU type, run times known."""
+    """On one GPU type, with known run times."""
     made: list[tuple[str, Sequence[Arrival], str]]
     made = [(f"drawn, seed {seed}", with_deadlines(FLEETS[1], seed, LOAD), FLEETS[1]) for seed in SEEDS]
     for part, load in WINDOWS if DATA.is_dir() else ():
@@ -103,7 +103,7 @@ def beside_edf() -> str:
     rows = []
     for name, arrivals, fleet in made:
         brim = found(known(arrivals), fleet, "brim")
-        # Its jobs run at their best rate there: EDF is told it as work.
+        # Its jobs run at their best rate there: EDF gets that as work.
         alone = [
             replace(each, work_s=each.work_s / each.job.rate(parse_fleet(fleet)[0].gpu)) for each in arrivals
         ]
@@ -129,7 +129,7 @@ HIDDEN: tuple[tuple[str, str, Callable[[], Made], str], ...] = (
 
 
 def _given_deadlines(arrivals: Sequence[Arrival], kind: str) -> Sequence[Arrival]:
-    """Nine in ten jobs have one: 1.5 to 10 times as far as they are long, or as another job is."""
+    """Nine in ten jobs have one: 1.5 to 10 times their own length, or another job's."""
     if kind == "its own":
         return arrivals
     dice, lengths = Random(SEEDS[0]), [each.work_s for each in arrivals]

@@ -1,8 +1,8 @@
-"""The Ray engine on a private cluster: how long leases take, and how soon a lost node is noticed.
+"""The Ray engine on a private cluster: lease latency, and how soon a lost node is noticed.
 
     make bench ARGS=ray       about two minutes; needs root and Ray (tools/setup.sh engines)
 
-Wall seconds, since the bars are about waiting. Every figure is of the run that prints it.
+Wall seconds, since the bars are about waiting. Every figure comes from the run that prints it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which zone to take by price alone: the spot prices of 2022 to 2026, seven instance types.
+"""Choosing a zone by price alone: the spot prices of 2022 to 2026, seven instance types.
 
     make bench ARGS=regions     about 40 CPU seconds
 
-The record has prices and no capacity, so every zone always has room and nobody is ever evicted: what is left
-is the sum for a move, as the scheduler makes it (`brimful.market.where`). 200 jobs per instance type (4-96 h,
-checkpoints of 1-100 GB, restart 0.2 h) begin at random hours of its record and look every hour. Each job
-starts anew, so that the first zone costs no egress.
+The record has prices but no capacity, so every zone always has room and nobody is ever evicted: what is left
+is the cost of a move, as the scheduler computes it (`brimful.market.where`). 200 jobs per instance type (4-96
+h, checkpoints of 1-100 GB, restart 0.2 h) start at random hours of its record and look every hour. Each job
+starts from scratch, so that the first zone costs no egress.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from brimful.units import HOUR_S, MICROUSD
 TITLE = "Choice of region by price"
 TABLES = ("cloud-regions",)
 JOBS = 200
-HOME = "use1-"  # where whoever does not choose is
-# The smallest instance of each card with two years of record or more: K80, V100, A100, H100, T4, A10G, L4.
+HOME = "use1-"  # the zone of a user who does not choose
+# The smallest instance of each card with at least two years of records: K80, V100, A100, H100, T4, A10G, L4.
 INSTANCES = (
     "p2.xlarge",
     "p3.2xlarge",
@@ -41,7 +41,7 @@ INSTANCES = (
 )
 
 Zones = Mapping[str, PriceSeries]
-# What it costs now where the job is, and where it could be: whether it goes there.
+# Its current cost where the job is, and where it could be: whether it moves.
 Moves = Callable[[Offer, Offer, Need], bool]
 
 
@@ -78,7 +78,7 @@ def tables() -> dict[str, str]:
 
 
 def _row(zones: Zones) -> list[str]:
-    """Dollars an hour of work, the mean over jobs; and how often brim moves one."""
+    """Dollars per hour of work, the mean over jobs; and how often brim moves one."""
     first_h = min(int(each.at_h[0]) for each in zones.values()) + 1
     last_h = max(int(each.at_h[-1]) for each in zones.values()) - 100
     rng, found = random.Random(0), list[tuple[float, ...]]()
@@ -86,7 +86,7 @@ def _row(zones: Zones) -> list[str]:
         run = Run(rng.randint(first_h, last_h), rng.uniform(4, 96), int(rng.uniform(1, 100) * 1e9))
         at_home = {name: each for name, each in zones.items() if name.startswith(HOME)}
         if not _offers(at_home, run.begin_h):
-            continue  # it was not on sale there then
+            continue  # it was not on sale there at that time
         ours, moves = cost(zones, run, _for_money)
         others = (
             cost(at_home, run, _never)[0],
@@ -123,9 +123,9 @@ def _for_money(here: Offer, there: Offer, need: Need) -> bool:
 
 
 def cost(zones: Zones, run: Run, moves: Moves) -> tuple[float, int]:
-    """Dollars from its first start to its end, egress included, and how often it moved.
+    """Dollars from its first start to its end, including egress, and how often it moved.
 
-    A zone in which the instance is no longer listed is left for the cheapest.
+    If a zone no longer lists the instance, the job moves to the cheapest zone.
     """
     at_h, left_s, setup_s = run.begin_h, run.hours * HOUR_S, float(RESTART_S)
     here = min(_offers(zones, at_h).values(), key=_price)
@@ -184,7 +184,7 @@ def _total(need: Need) -> Callable[[Offer], tuple[int, str]]:
 
 
 def _bound(zones: Zones, run: Run) -> float:
-    """The lowest price of every hour, moves for nothing."""
+    """The lowest price of every hour, with free moves."""
     owed, at_h, left_h = 0.0, run.begin_h, run.hours + RESTART_S / HOUR_S
     while left_h > 0:
         offers = _offers(zones, at_h)

@@ -2,7 +2,7 @@
 
     make bench ARGS=rehearse    three lives of six days and a hundred of five days: about 15 CPU minutes
 
-`BRIMFUL_SEEDS` is how many lives of unchanged load (100).
+`BRIMFUL_SEEDS` is the number of lives with unchanged load (100).
 """
 
 from __future__ import annotations

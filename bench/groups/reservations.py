@@ -1,11 +1,11 @@
-"""Reservations: random histories, and what idle reserved hours are worth on a public record of load.
+"""Reservations: random histories, and the value of idle reserved hours on a public record of load.
 
     make bench ARGS=reservations     10,000 histories: a quarter of an hour of CPU
 
 Each pool's owner reserves what covers 95 of 100 hours, for the whole record. What its load leaves idle is
 lent by the rule (unused for 15 minutes). Borrowers are patient: a tenth of each hour's load comes again as
-spot work that waits for a lent GPU, a day at most, and else pays the reserved price. They pay the pool's
-floor. The data lies beside the checkout (`BRIMFUL_SHARED_DATA`).
+spot work that waits up to a day for a lent GPU, and otherwise pays the reserved price. They pay the pool's
+floor. The data is beside the checkout (`BRIMFUL_SHARED_DATA`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Lent:
     idle: float
     lent: float
     borrowed: float
-    wanted: float  # by borrowers, all hours
+    wanted: float  # by borrowers, over all hours
 
 
 def lend(loads: Sequence[float], terms: ReserveTerms) -> Lent:
@@ -88,7 +88,7 @@ def lend(loads: Sequence[float], terms: ReserveTerms) -> Lent:
             unused.add(more, at_s=now_s)
         else:
             list(unused.take(-more))
-        # Lent from the moment they have been idle for so long; within an hour the load is taken to stand.
+        # Lent once they have been idle for long enough; the load is assumed constant within an hour.
         young = now_idle - unused.older(now_s - terms.idle_s)
         here = now_idle - young * min(1.0, terms.idle_s / HOUR_S)
         waiting = [(came, work) for came, work in waiting if hour - came < WAITS_H and work > 0]
@@ -105,7 +105,7 @@ def lend(loads: Sequence[float], terms: ReserveTerms) -> Lent:
 
 def _pools() -> str:
     terms = ReserveTerms()
-    unit = 1 + terms.premium_permille / 1000  # of the floor, which is what borrowers pay
+    unit = 1 + terms.premium_permille / 1000  # relative to the floor, which borrowers pay
     share = terms.share_permille / 1000
     rows = []
     for pool, loads in read_loads(LOADS).items():

@@ -1,9 +1,9 @@
-"""Submits and reads a second, beside a bare FastAPI with SQLite in the same run, with 1,000 jobs active.
+"""Submits and reads per second, beside a bare FastAPI with SQLite in the same run, with 1,000 active jobs.
 
     make bench ARGS=server        about two minutes
 
-The generator is a process of its own on the same two cores. Not CPU but wall seconds for each request, since
-that is what the bars are about: at least 0.5 of the peer's submits and 0.7 of its reads a second.
+The generator is a separate process on the same two cores. Wall seconds per request instead of CPU, since that
+is what the bars are about: at least 0.5 of the peer's submits and 0.7 of its reads per second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Servers(NamedTuple):
 
 def benchmarks() -> Iterator[Benchmark]:
     with contextlib.ExitStack() as stack:
-        # Started by the first measurement: whoever only lists the benchmarks starts nothing.
+        # Started by the first measurement: listing the benchmarks starts nothing.
         servers = cache(lambda: stack.enter_context(running()))
         yield Benchmark(
             name="submit a job",
@@ -134,8 +134,8 @@ def _fill(servers: Servers) -> None:
 
 
 def _end_the_job(data: Path, port: int) -> None:
-    """Jobs outlive their server: end the one that holds the node, and let none of the others begin."""
-    with contextlib.suppress(OSError):  # also where it has not come so far
+    """Jobs outlive their server: end the one that holds the node, and let none of the others start."""
+    with contextlib.suppress(OSError):  # also if it has not got that far
         token, url = (data / "token").read_text(), f"http://127.0.0.1:{port}/v1"
         _post(f"{url}/nodes/local-0/drain", None, token)
         _post(f"{url}/jobs/job-1/cancel", None, token)

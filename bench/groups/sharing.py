@@ -2,7 +2,7 @@
 
     make bench ARGS=sharing     under a CPU minute
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def benchmarks() -> Iterator[Benchmark]:
 
 
 def found(arrivals: list[Arrival], fleet: str, policy: str) -> tuple[float, float]:
-    """Mean JCT in hours, and stops a job."""
+    """Mean JCT in hours, and stops per job."""
     states = rehearse(arrivals, parse_fleet(fleet), read_policy(policy).rules).fleet.jobs.values()
     hours = [((state.ended_s or 0) - state.submitted_s) / 3600 for state in states]
     return sum(hours) / len(hours), sum(state.preemptions for state in states) / len(hours)

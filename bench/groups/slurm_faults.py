@@ -1,9 +1,9 @@
-"""What strangers, Slurm itself and lost nodes do to our leases, and how soon that is seen.
+"""The effect of strangers, Slurm itself and lost nodes on our leases, and how soon it is noticed.
 
     make bench ARGS=slurm_faults       about a minute and a half; needs root and Debian's Slurm
 
-Wall seconds. The first two ask the engine, as one look does; the others are of the real loop, from what
-happened at Slurm to the lease's end in the log.
+Wall seconds. The first two ask the engine, like one look; the others use the real loop, from the event at
+Slurm to the lease's end in the log.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _beside_a_stranger(bench: Bench) -> Iterator[Figure]:
         looks += 1
         taken = next(len(node.taken) for node in bench.engine.nodes() if node.node == "n-0")
     yield Figure("a stranger takes 6 of 8 GPUs: looks until seen", str(looks), "1", looks == 1)
-    orders = bench.orders([(("n-0", (0, 1, 2)),)])  # one more than there is
+    orders = bench.orders([(("n-0", (0, 1, 2)),)])  # one more than exists
     began = time.monotonic()
     assert not bench.engine.start(orders)
     over: list[Observation] = []

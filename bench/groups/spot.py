@@ -1,4 +1,4 @@
-"""A market pool over many ticks, in markets of many kinds: preemptions, the billed price, large gangs.
+"""A market pool over many ticks, in many kinds of markets: preemptions, the billed price, large gangs.
 
 make bench ARGS=spot     some two CPU minutes
 """
@@ -51,10 +51,10 @@ _SUMS = (
 
 @dataclass(slots=True)
 class _Row:
-    without: int = 0  # preemptions, without the bonus
+    without: int = 0  # preemptions without the bonus
     with_it: int = 0
     fill: float = 0.0  # how much more of the pool is used with it
-    raw: int = 0  # moves of the price by more than a tenth
+    raw: int = 0  # price changes of more than 10 %
     billed: int = 0
     revenue: float = 0.0  # as billed, and as cleared
     cleared: float = 0.0
@@ -63,11 +63,11 @@ class _Row:
     waits: float = 0.0  # of single GPUs beside the gang, and without it
     usual: float = 0.0
     worst: float = 0.0
-    ticks: int = 0  # that revenue was counted over
+    ticks: int = 0  # over which revenue was counted
 
 
 def tables() -> dict[str, str]:
-    """spot-markets: by how far limits lie apart, over loads, floors and seeds; spot-floors: by floor."""
+    """spot-markets: by the spread of limits, over loads, floors and seeds; spot-floors: by floor."""
     rows = []
     total, floors = _Row(), {floor: _Row() for floor in FLOORS}
     for spread in SPREADS:
@@ -151,7 +151,7 @@ def _billed(row: _Row, spread: float, floor: int) -> None:
 
 
 def _gang(row: _Row, spread: float) -> None:
-    """A gang of half the pool that offers about what the others do."""
+    """A gang of half the pool that bids about as much as the others."""
     gang = a_bid("gang", UNITS // 2, usd=1.65, arrival=10**6)
     for load, seed in product((0.9, 1.2, 1.5), range(SEEDS)):
         with_it, without = (

@@ -1,4 +1,4 @@
-"""How long a command takes to begin, which is most of what a short one takes."""
+"""How long a command takes to start, which is most of the time of a short one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.measure import BARE_PYTHON, Benchmark, bare_python, process
 
 TITLE = "Start-up"
 
-# The script pip installs: what a user starts.
+# The script that pip installs, which users start.
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))
 FIT = "fit examples/nanogpt/train_fineweb.py --gpu rtx-4070"
 

@@ -2,9 +2,9 @@
 
     make bench ARGS=tariff     4,419 hours of a cluster, forecast hour by hour: three CPU minutes
 
-A tenth of each hour's work may start in any whole hour of the next 24. Beside the tariff, in one run:
-nothing; a rule without prices (wait while the fleet is full, at most 24 hours); and the same tariff with the
-future known. The data lies beside the checkout (`BRIMFUL_SHARED_DATA`).
+A tenth of each hour's work may start in any whole hour of the next 24. Compared in the same run: nothing; a
+rule without prices (wait while the fleet is full, at most 24 hours); and the same tariff with perfect
+foresight. The data is beside the checkout (`BRIMFUL_SHARED_DATA`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CAPACITY = 10_412
 DEFERRABLE = 0.1
 WINDOW_H = 24
 SKIPPED_H = 14 * 24  # while forecasts learn
-PARTS = 4  # that an hour's deferrable work is booked in
+PARTS = 4  # in which an hour's deferrable work is booked
 
 How = Literal["nothing", "while full", "day ahead", "hourly", "foresight"]
-Ahead = Callable[[int, int], Sequence[float]]  # (hour, how many) -> loads expected from that hour on
+Ahead = Callable[[int, int], Sequence[float]]  # (hour, how many) -> expected loads from that hour on
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -46,7 +46,7 @@ def benchmarks() -> Iterator[Benchmark]:
 class Waiting:
     until: int
     work: float
-    price: int  # of the hour in which it came
+    price: int  # of the hour in which it arrived
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Run:
     charged: float = 0.0  # in thousandths
     flat: float = 0.0
     waiting: list[Waiting] = field(default_factory=list)
-    dearer: int = 0  # deferrable parts that paid more than at once
+    dearer: int = 0  # deferrable parts that paid more than for an immediate start
 
     def start(self, hour: int, each: Waiting, work: float, price: int) -> None:
         self.load[hour] += work
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def over(self) -> float:
-        """GPU-hours at the flat price collected so far beyond it; what waits is counted at its quote."""
+        """GPU-hours at the flat price collected in excess so far; waiting work counts at its quote."""
         owed = sum(each.work * each.price for each in self.waiting)
         return (self.charged + owed) / FLAT - self.flat
 
@@ -112,7 +112,7 @@ def play(how: How, loads: Sequence[float], hourly: Sequence[Sequence[float]]) ->
 
 
 def _book(run: Run, t: int, *, expected: Sequence[float], booked: list[float], quoted: Sequence[int]) -> None:
-    """At once and for good, by the load of this hour and what was expected at midnight of the others."""
+    """Booked at once and final, by this hour's load and what was expected at midnight for the others."""
     new = run.waiting[-1]
     part = new.work / PARTS
     for _ in range(PARTS):
@@ -124,7 +124,7 @@ def _book(run: Run, t: int, *, expected: Sequence[float], booked: list[float], q
 
 
 def _look(run: Run, t: int, quoted: Sequence[int]) -> None:
-    """Whoever waits starts where there is room and waiting would save no more than a step."""
+    """Waiting work starts if there is room and waiting longer would save no more than a step."""
     for each in run.waiting:
         if each.until <= t:
             run.start(t, each, each.work, quoted[0])

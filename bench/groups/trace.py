@@ -1,4 +1,4 @@
-"""Traces: how long they take, what peers say of the same model, and how near recordings and closed form are.
+"""Traces: how long they take, what peers say of the same model, and how close recordings and formulas are.
 
 Needs PyTorch and the peers (`make bench` installs both). Times are CPU seconds after PyTorch is loaded.
 """
@@ -70,7 +70,7 @@ def _cpu_s(build: Callable[[], Any]) -> float:
 
 
 def a_gpt2(name: str) -> Callable[[], Callable[[], None]]:
-    """nanoGPT's training step of a GPT-2, by the model of examples/train_gpt2.py."""
+    """nanoGPT's training step of a GPT-2, with the model of examples/train_gpt2.py."""
     layers, heads, width, batch = GPT2[name]
 
     def build() -> Callable[[], None]:
@@ -109,7 +109,7 @@ def a_llama(name: str) -> Callable[[], Callable[[], None]]:
 
         def step() -> None:
             ids = torch.randint(vocab, (1, 2048), device="cuda")
-            out = model(input_ids=ids, labels=ids)  # held to the end of the step, as most loops do
+            out = model(input_ids=ids, labels=ids)  # held to the end of the step, as in most loops
             out.loss.backward()
             adamw.step()
             adamw.zero_grad(set_to_none=True)
@@ -129,7 +129,7 @@ def _example() -> Any:
 
 
 def _in_a_child() -> dict[str, float]:
-    """The 8B trace in a process of its own, for its memory."""
+    """The 8B trace in a separate process, to measure its memory."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.groups.trace"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -180,7 +180,7 @@ def _mem_tracker() -> tuple[str, str]:
         with tracker:
             step = a_gpt2("gpt2")()
             step()
-            tracker.reset_mod_stats()  # it refuses a second step without
+            tracker.reset_mod_stats()  # required before a second step
             step()
     peak = tracker.get_tracker_snapshot("peak")
     return _gib(max(parts["Total"] for parts in peak.values())), "tensors, without rounding or reserve"
@@ -224,7 +224,7 @@ PARTS = {
 
 
 def _closed_form() -> dict[str, str]:
-    """Allocated bytes of both, and what the difference is made of."""
+    """Allocated bytes of both, and a breakdown of the difference."""
     import brimful
     from brimful.fit.fit import estimate
     from brimful.specs.gpu import find_gpu
@@ -248,7 +248,7 @@ def _closed_form() -> dict[str, str]:
 
 
 def _closed_case(name: str) -> tuple[Any, Any]:
-    """The same model and loop in the closed form's words."""
+    """The same model and loop in the closed form's terms."""
     from dataclasses import replace
 
     from brimful.specs.framework import find_framework

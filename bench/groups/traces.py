@@ -1,8 +1,8 @@
-"""Public traces through the production `tick`: what each policy makes of them, and how fast.
+"""Public traces through the production `tick`: the result of each policy, and how fast.
 
     make bench ARGS=traces      Gavel's 96 jobs and Philly's 82,247: a few CPU minutes
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CASES = (
 )
 
 
-# Only for its speed: the file tells no run times, so this rehearses Sia's mix of jobs, not its very jobs.
+# Only for speed: the file has no run times, so this rehearses Sia's mix of jobs, not its actual jobs.
 SIA = Case(
     name="sia",
     files=("sia/sia_workloads.csv.gz?workload=saturn/workload-1",),
@@ -109,7 +109,7 @@ def benchmarks() -> Iterator[Benchmark]:
 
 
 def tables() -> dict[str, str]:
-    """One table a case, named `trace-` and its name, and the speed of all beside peers."""
+    """One table per case, named `trace-` and its name, and the speed of all beside peers."""
     if not DATA.is_dir():
         return {}
     found = {case.name: _runs(case) for case in CASES}
@@ -138,7 +138,7 @@ def _runs(case: Case) -> list[dict[str, Any]]:
     ]
 
 
-# Column -> how a run shows it.
+# Column -> its text for a run.
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "policy": lambda run: str(run["policy"]),
     "durations": lambda run: "known" if run["known"] else "hidden",
@@ -162,7 +162,7 @@ GAVEL = {"fifo": (9.97, 54.59), "las": (5.55, 21.43), "las-aware": (4.06, 17.76)
 
 
 def _rules(case: Case, runs: Sequence[dict[str, Any]]) -> str:
-    """Gavel's figures, its rules repeated here (bench/gavel_rules.py), and brimful's policy of that name."""
+    """Gavel's figures, its rules as in bench/gavel_rules.py, and brimful's policy of that name."""
     trace = read([str(DATA / name) for name in case.files])[0]
     repeated = {"fifo": gavel_rules.fifo(trace), "las": gavel_rules.las(trace)}
     rows = []
@@ -202,7 +202,7 @@ def _ablation(case: Case) -> str:
 
 
 def _speed(found: dict[str, list[dict[str, Any]]]) -> str:
-    """Every policy that was run with durations hidden; what takes less than a second, best of five."""
+    """Every policy that was run with hidden durations; runs under a second are the best of five."""
     rows = [
         [f"brimful, {case.name} on {case.fleet}, {each['policy']}", each["jobs"], _best_s(case, each)]
         for case in (*CASES, SIA)

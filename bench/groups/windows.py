@@ -2,7 +2,7 @@
 
     make bench ARGS=windows     nine cuts of the public trace: a CPU minute
 
-The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
+The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TITLE = "Other cuts of the traces"
 TABLES = ("windows",)
 CLUSTERS = ("b436b2", "11cb48", "ee9e8c", "ed69ec", "103959", "0e4a51", "7f04ca", "2869ce")
 JOBS = 5_000
-LOAD = 0.95  # of the fleet, over the time in which jobs come
+LOAD = 0.95  # of the fleet, over the time in which jobs arrive
 CROWDED = (70_000, 74_000, 1.2)
 
 

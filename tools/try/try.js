@@ -1,19 +1,19 @@
-// Runs brimful in the reader's browser. Files come from beside this page, and once Python is here the page
-// forbids itself every request: what is pasted cannot leave.
+// Runs brimful in the reader's browser. Files come from this page's origin, and once Python is loaded the page
+// blocks all its own requests: what is pasted cannot leave.
 
 const form = document.getElementById("ask");
 const state = document.getElementById("state");
 const answer = document.getElementById("answer");
 const tell = (word) => { state.textContent = state.dataset[word] ?? ""; state.dataset.now = word; };
 
-// Packed here and not by the server: a plain file server sends them as they are.
+// Compressed files are unpacked here: a plain file server sends them unchanged.
 async function unpacked(name) {
     const packed = await fetch(`${name}.gz`);
     if (!packed.ok) throw new Error(`${name}.gz: ${packed.status}`);
     return packed.body.pipeThrough(new DecompressionStream("gzip"));
 }
 
-// Pyodide asks for its own files by name; its WebAssembly is compiled while it arrives.
+// Pyodide requests its own files by name; its WebAssembly is compiled while it downloads.
 const plainFetch = globalThis.fetch;
 globalThis.fetch = async (asked, ...rest) => {
     const url = String(asked.url ?? asked);
@@ -29,7 +29,7 @@ async function start() {
     });
     const { loadPyodide } = await import("./pyodide.mjs");
     const python = await loadPyodide();
-    // What is pasted is written into the current folder to be read: nothing is ever imported from there.
+    // Pasted text is written into the current folder to be read; nothing is ever imported from there.
     const extractDir = python.runPython("import site, sys; sys.path.remove(''); site.getsitepackages()[0]");
     for (const archive of await Promise.all(fetched)) python.unpackArchive(archive, "zip", { extractDir });
     const alone = python.pyimport("brimful.server.console.fit_alone");

@@ -1,7 +1,7 @@
-"""The time of day, without its jumps.
+"""Wall-clock time without its jumps.
 
-A clock that is set while jobs run would bill hours that nobody had, or end jobs before their time. So the
-server counts on from when it began, on a clock that nobody sets, and follows the time of day at a walk.
+If the clock is set while jobs run, tenants would be billed for hours they never had, or jobs would end early.
+So the server counts from its start on a monotonic clock and slews slowly towards the wall clock.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 
 log = logging.getLogger("brimful")
 
-FOLLOW = 0.05  # seconds per second: an hour's jump is made up for in twenty
-JUMP_S = 2.0  # below this it is drift, and followed at once as long as time does not go back
+FOLLOW = 0.05  # seconds per second: a one-hour jump is absorbed in twenty hours
+JUMP_S = 2.0  # less than this is drift: followed at once, as long as time does not go back
 
 
 def awake_s() -> float:
-    """Goes on while the process or the machine sleeps, and is never set."""
+    """Monotonic, and keeps counting while the process or the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:
-    """UTC seconds that never go back and never leap."""
+    """UTC seconds that never go back and never jump."""
 
     def __init__(self, wall: Callable[[], float] = time.time, awake: Callable[[], float] = awake_s) -> None:
         self._wall, self._awake = wall, awake

@@ -1,4 +1,4 @@
-"""Packed code: kept once per tenant and content, unpacked for a lease with nothing in it believed.
+"""Packed code: stored once per tenant and content, and unpacked for a lease without trusting anything in it.
 
 code/<tenant>/<sha-256>.tar
 """
@@ -22,11 +22,11 @@ from brimful.language import Number, Quoted, Size, os_words, say
 
 MAX_BYTES = 100 << 20
 MAX_FILES = 20_000
-# What an archive adds to its files: a block of 512 for each, twice that for a long name, and padding.
+# What the archive adds to the files: a 512-byte block each, twice that for a long name, and padding.
 MAX_PACKED_BYTES = MAX_BYTES + MAX_FILES * 2048 + (1 << 16)
-MAX_DEPTH = 100  # folders within folders
+MAX_DEPTH = 100  # nested folders
 MAX_TENANT_BYTES = 20 << 30
-LEAST_BYTES = 1 << 20  # what an archive counts for at least: files take more of a disk than their bytes
+LEAST_BYTES = 1 << 20  # the minimum an archive counts for: files take more disk than their bytes
 NAME = re.compile(r"[0-9a-f]{64}")
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 BLOCK_BYTES = 1 << 20
@@ -42,7 +42,7 @@ class CodeStore:
         return self.root / tenant / f"{code}.tar"
 
     def size(self, tenant: str, code: str) -> int | None:
-        """In bytes; None where this tenant has no such code. Who asks may be about to need it: it stays."""
+        """In bytes; None if this tenant has no such code. Counts as a use, which delays its deletion."""
         path = self.path(tenant, code)
         try:
             os.utime(path)
@@ -52,7 +52,7 @@ class CodeStore:
 
     @contextlib.contextmanager
     def receiving(self, tenant: str, code: str) -> Iterator[Receiving]:
-        """Kept whole, and only if it is what it was said to be."""
+        """Stored only if it arrives complete and matches its hash."""
         path = self.path(tenant, code)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -75,7 +75,7 @@ class CodeStore:
 
 
 class Receiving:
-    """An archive on its way in."""
+    """An upload in progress."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest, self.size = file, hashlib.sha256(), 0
@@ -94,9 +94,9 @@ class Receiving:
 
 
 def leaves(name: str, target: str) -> bool:
-    """Whether a link of this name could lead out of the folder: up only at its beginning, and not too far.
+    """Whether a link to this name could lead out of the folder: `..` may only come first, and not too often.
 
-    What goes up later could pass another link and come out elsewhere than it seems to.
+    A later `..` could pass through another link and end up somewhere else.
     """
     parts = [part for part in target.split("/") if part != "."]
     up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
@@ -104,9 +104,9 @@ def leaves(name: str, target: str) -> bool:
 
 
 def unpack(archive: Path, into: Path, *, code: str) -> int:
-    """Plain files, folders and links that stay inside, and nothing else; how many there were.
+    """Unpack plain files, folders and links that stay inside, and nothing else; returns how many there were.
 
-    It is read once, from the file that was opened first, so that what was checked is what is unpacked.
+    The archive is read once, through the file opened first, so that what was checked is what is unpacked.
     """
     discard(into)
     into.mkdir(mode=0o700)
@@ -125,15 +125,15 @@ def unpack(archive: Path, into: Path, *, code: str) -> int:
                     size += entry.size
                     _check(entry, count, size)
                     if entry.issym():
-                        links.append(entry)  # last, so that nothing is written through one
+                        links.append(entry)  # created last, so that nothing is written through one
                     else:
                         _write(tar, entry, into)
-        except (tarfile.TarError, ValueError, LookupError, ArithmeticError) as error:  # of its sparse headers
+        except (tarfile.TarError, ValueError, LookupError, ArithmeticError) as error:  # from sparse headers
             raise BadInput(say("adapters.code_no_archive", error=str(error)[:200])) from error
         names = {entry.name for entry in links}
         for entry in links:
             path = into / entry.name
-            # Below a link it would be elsewhere than its name says: it could lead out, and be made out there.
+            # A path below a link is not where its name says: it could create files outside the folder.
             if not names.isdisjoint(map(str, PurePosixPath(entry.name).parents)):
                 raise BadInput(say("adapters.code_bad_entry", name=Quoted(entry.name[:100])))
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,12 +142,12 @@ def unpack(archive: Path, into: Path, *, code: str) -> int:
 
 
 def _check(entry: tarfile.TarInfo, count: int, size: int) -> None:
-    """`count` and `size` of what there was so far, this one included."""
+    """`count` and `size` are the totals so far, including this entry."""
     if count > MAX_FILES:
         raise BadInput(say("adapters.code_too_many", most=Number(MAX_FILES)))
-    if size > MAX_BYTES:  # of a sparse file an archive holds next to nothing
+    if size > MAX_BYTES:  # a sparse file takes almost no space in the archive
         raise BadInput(say("adapters.code_too_large_inside", most=Size(MAX_BYTES)))
-    # A name that begins with a slash has an empty first part.
+    # A name that starts with a slash has an empty first part.
     parts = entry.name.split("/")
     is_bad = not {"", ".", ".."}.isdisjoint(parts) or "\0" in entry.name or len(parts) > MAX_DEPTH
     if is_bad or not (entry.isreg() or (entry.issym() and not leaves(entry.name, entry.linkname))):

@@ -1,4 +1,4 @@
-"""The small files of a state folder: JSON that is wholly there or not at all, and the id of a folder."""
+"""The small files of a state folder: JSON that is complete or missing, and a folder's id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brimful.language import Quoted, say
 
 JSON_BYTES = 16 << 20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NOTE_BYTES = 256 << 10  # what a job may have written: parsing it keeps every other thread waiting
+NOTE_BYTES = 256 << 10  # for files that a job may have written: parsing blocks all other threads
 
 
 def write_json(path: Path, body: dict[str, Any], *, mode: int = 0o600) -> None:
@@ -27,14 +27,14 @@ def write_json(path: Path, body: dict[str, Any], *, mode: int = 0o600) -> None:
 
 
 def read_json(path: Path, *, most_bytes: int = JSON_BYTES) -> dict[str, Any] | None:
-    """The contents of the file, or None if it does not exist. Never blocks, not even on a named pipe."""
+    """The file's contents, or None if it does not exist. Never blocks, not even on a named pipe."""
     try:
         body: object = json.loads(read_plain(path, below=path.parent, most_bytes=most_bytes))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        # We only ever write it whole, so the disk or a person has changed it.
-        # As text: two errors are never equal, and a complaint that is the same is told once.
+        # We only write it whole, so the disk or a person has changed it.
+        # As text: two errors are never equal, and the same complaint is reported once.
         raise WorldFailed(say("adapters.file_damaged", path=path, error=str(error))) from error
     if not isinstance(body, dict):
         raise WorldFailed(say("adapters.file_holds", path=path, found=Quoted(str(body)[:40])))
@@ -42,7 +42,7 @@ def read_json(path: Path, *, most_bytes: int = JSON_BYTES) -> dict[str, Any] | N
 
 
 def discard(path: Path) -> None:
-    """Take it away, whatever it is, as far as that can be done; no link is followed, no pipe waited for."""
+    """Remove it as far as possible, whatever it is; never follows a link or blocks on a pipe."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
             _empty(path)
@@ -52,11 +52,11 @@ def discard(path: Path) -> None:
 
 
 def _empty(path: Path) -> None:
-    """Each folder in it is moved to the top and emptied there: a job can make them deeper than shutil.rmtree
-    can go, which opens a file for each level and then leaves them all."""
+    """Each subfolder is moved to the top and emptied there: a job can nest folders deeper than shutil.rmtree
+    can handle, which opens a file per level and then gives up on all of them."""
     top = os.open(path, FOLDER)
     try:
-        todo = _without_files(top)
+        todo = _remove_files(top)
         moved = f".{secrets.token_hex(8)}-"
         numbers = itertools.count()
         while todo:
@@ -64,7 +64,7 @@ def _empty(path: Path) -> None:
             with contextlib.suppress(OSError):
                 inner = os.open(name, FOLDER, dir_fd=top)
                 try:
-                    for each in _without_files(inner):
+                    for each in _remove_files(inner):
                         with contextlib.suppress(OSError):
                             hoisted = f"{moved}{next(numbers)}"
                             os.rename(each, hoisted, src_dir_fd=inner, dst_dir_fd=top)
@@ -76,8 +76,8 @@ def _empty(path: Path) -> None:
         os.close(top)
 
 
-def _without_files(folder: int) -> list[str]:
-    """Remove what it holds but folders that are not empty: their names."""
+def _remove_files(folder: int) -> list[str]:
+    """Remove everything except non-empty folders, whose names are returned."""
     left = []
     with os.scandir(folder) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -93,13 +93,13 @@ RESERVED_BYTES = 4096
 
 
 def reserve(path: Path) -> None:
-    """Take the disk space of a small file now, so that `write_reserved` cannot fail for want of it later."""
+    """Reserve disk space for a small file, so that `write_reserved` cannot fail for lack of it later."""
     if not _reserve_of(path).exists():
         write_whole(_reserve_of(path), " " * RESERVED_BYTES, mode=0o600)
 
 
 def write_reserved(path: Path, body: dict[str, Any]) -> None:
-    """`write_json` into space that was reserved: written over in place, then renamed."""
+    """`write_json` into reserved space: overwritten in place, then renamed."""
     text = json.dumps(body)
     reserved = _reserve_of(path)
     if not reserved.exists() or len(text) > RESERVED_BYTES:
@@ -117,7 +117,7 @@ def _reserve_of(path: Path) -> Path:
 
 
 def identity(folder: Path) -> str:
-    """A random id that the folder keeps for as long as it lives, wherever it is moved."""
+    """A random id that the folder keeps for life, even when it is moved."""
     path = folder / ".id"
     if not path.exists():
         with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""NVIDIA's MPS: what holds a tenant of a shared GPU to its compute and memory. Not yet proven on a card."""
+"""NVIDIA MPS limits a tenant of a shared GPU to its share of compute and memory. Not yet tested on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brimful.scheduler.ports import Start
 
 
 def mps_env(start: Start, nodes: Sequence[Node]) -> dict[str, str]:
-    """Without MPS's daemon nobody reads these, and the two take turns by the driver's time slices."""
+    """Without the MPS daemon these have no effect, and the two share the GPU by the driver's time slices."""
     job = start.job
     if not start.may_share:
         return {}

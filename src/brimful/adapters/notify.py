@@ -1,7 +1,7 @@
-"""Ways out: a signed POST to a webhook, or a mail. Each raises WorldFailed where nobody took it.
+"""Delivery: a signed POST to a webhook, or an email. Both raise WorldFailed if nobody accepted it.
 
-A webhook goes where a user says, and the server is behind the firewall: it goes to public addresses only, or
-to hosts the operator named, to the address that was looked at, and follows no redirect.
+A webhook's URL comes from a user, and the server is behind the firewall. So it goes only to public addresses
+or to hosts the operator named, to exactly the address that was checked, and follows no redirect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILURES = (OSError, http.client.HTTPException, smtplib.SMTPException, ValueErro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """The way mails go out; nowhere while `host` is empty."""
+    """How mail is sent; no mail while `host` is empty."""
 
     host: str = ""  # HOST[:PORT]
     sender: str = ""
@@ -41,7 +41,7 @@ class Mail:
 
 
 def signature(secret: str, *, at_s: int, body: bytes) -> str:
-    """What the receiver makes again of the body and the secret it was given: t=SECONDS,v1=HMAC-SHA256."""
+    """Receivers recompute it from the body and their secret: t=SECONDS,v1=HMAC-SHA256."""
     signed = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={signed}"
 
@@ -64,7 +64,7 @@ def post(url: str, body: bytes, *, note: str, secret: str, at_s: int, hosts: Col
             connection.request("POST", path, body=body, headers=headers)
             status = connection.getresponse().status
     except FAILURES as error:
-        # Not the URL: whoever knows it may be able to post there.
+        # Without the URL: anyone who knows it may be able to post there.
         raise WorldFailed(say("adapters.webhook_failed", host=host, error=_words(error))) from error
     if not 200 <= status < 300:
         raise WorldFailed(say("adapters.webhook_answered", host=host, status=Plain(status)))
@@ -73,9 +73,9 @@ def post(url: str, body: bytes, *, note: str, secret: str, at_s: int, hosts: Col
 class _Connection(http.client.HTTPConnection):
     @contextmanager
     def to(self, address: tuple[str, int], *, secure: bool) -> Iterator[None]:
-        """To this very address: a name that is looked up again may lead elsewhere.
+        """To exactly this address: a second lookup of the name may lead elsewhere.
 
-        All of it has one time limit: who sends a byte now and then would keep us for ever.
+        One time limit for everything: a peer that sends a byte now and then would block us forever.
         """
         line = socket.create_connection(address, timeout=TIMEOUT_S)
         if secure:
@@ -96,11 +96,11 @@ class _Connection(http.client.HTTPConnection):
 
 def _hang_up(line: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(line, socket.SHUT_RDWR)  # of TLS too the plain one: a thread reads there
+        socket.socket.shutdown(line, socket.SHUT_RDWR)  # the plain socket under TLS too: a thread reads there
 
 
 def check_host(url: str, hosts: Collection[str]) -> None:
-    """Refuse an address that it would never go to; a name is looked up each time something is sent."""
+    """Refuse an address that is never allowed; names are resolved each time something is sent."""
     host = urlsplit(url).hostname or ""
     with suppress(ValueError):
         if host not in hosts and not _is_public(ipaddress.ip_address(host)):
@@ -116,7 +116,7 @@ def _address(host: str, port: int, hosts: Collection[str]) -> tuple[str, int]:
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """One that carries another for a translator or a tunnel (RFC 6052, 3056) is as public as that one."""
+    """An address that embeds another for a translator or a tunnel (RFC 6052, 3056) is as public as it is."""
     inner = None
     if isinstance(address, ipaddress.IPv6Address):
         is_translated = address in ipaddress.ip_network("64:ff9b::/96")
@@ -131,7 +131,7 @@ def mail(way: Mail, to: str, *, subject: str, text: str, note: str) -> None:
     host, _, port = way.host.partition(":")
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = way.sender, to, subject
-    message["Message-ID"] = f"<{note}@brimful>"  # a second copy is known for one
+    message["Message-ID"] = f"<{note}@brimful>"  # so that a second copy is recognised
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(text)
     try:

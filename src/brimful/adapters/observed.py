@@ -1,8 +1,8 @@
 """What was seen at a site that is only watched: its jobs, as a trace that can be rehearsed.
 
-observed.json   every job that was seen, with when it came, began and ended, and every node: for `audit`
-observed.csv    those that have begun, in brimful's own trace format (sim/traces/own.py)
-fleet.toml      the site's nodes, as `brimful simulate --fleet` takes them
+observed.json   every job seen, with its submit, start and end times, and every node: for `audit`
+observed.csv    the jobs that have started, in brimful's trace format (sim/traces/own.py)
+fleet.toml      the site's nodes, for `brimful simulate --fleet`
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from brimful.units import MICROUSD
 
 FACTS, TRACE, FLEET = "observed.json", "observed.csv", "fleet.toml"
 VERSION = 2
-WRITE_S = 60  # that nothing happened is written down so often
-MOST_JOBS = 200_000  # of those that are over, the oldest are forgotten first
+WRITE_S = 60  # how often to write when nothing has changed
+MOST_JOBS = 200_000  # the oldest finished jobs are dropped first
 
 
 class Observer:
-    """Looks, writes down, and does nothing else."""
+    """Only looks and records."""
 
     def __init__(self, engine: WatchesJobs, folder: Path, clock: Callable[[], float]) -> None:
         self._engine, self._folder, self._clock = engine, folder, clock
         self._record = read_record(folder)
-        self._last_s: int | None = None  # our last look; before that nobody knows what was there
+        self._last_s: int | None = None  # our last look; before that nothing is known
         self._fleet, self._written_s = "", 0
 
     def look(self) -> None:
@@ -41,7 +41,7 @@ class Observer:
         before = dict(record.jobs)
         for job in seen:
             record.jobs[job.job] = _joined(record.jobs.get(job.job), job, now_s=now_s)
-        self._end_those_that_left({job.job for job in seen})
+        self._end_vanished({job.job for job in seen})
         while len(record.jobs) > MOST_JOBS:
             del record.jobs[next(iter(record.jobs))]
         _extend(record.looked, self._last_s, now_s)
@@ -61,8 +61,8 @@ class Observer:
             write_whole(self._folder / FLEET, fleet, mode=0o600)
             self._fleet = fleet
 
-    def _end_those_that_left(self, seen: Collection[str]) -> None:
-        """The site has forgotten them before we saw their end: they were there at the look before."""
+    def _end_vanished(self, seen: Collection[str]) -> None:
+        """The site forgot them before we saw their end: they were still there at the previous look."""
         looked = self._record.looked
         seen_s = looked[-1][1] if looked else 0
         for name, job in self._record.jobs.items():
@@ -75,21 +75,21 @@ class SeenNode(NamedTuple):
     gpu: str
     gpus: int
     microusd_per_gpu_hour: int
-    spans: list[list[int]]  # from when to when it took jobs
+    spans: list[list[int]]  # when it accepted jobs: from, to
 
 
 class Record(NamedTuple):
-    """All that was seen at a site."""
+    """Everything seen at a site."""
 
     jobs: dict[str, SeenJob]
     nodes: dict[str, SeenNode]
-    looked: list[list[int]]  # from when to when somebody looked
+    looked: list[list[int]]  # when we were watching: from, to
 
 
 def _joined(before: SeenJob | None, now: SeenJob, *, now_s: int) -> SeenJob:
-    """An estimate of its start may change until it has begun; what was seen of a job that is over stays.
+    """A job's estimated start may change until it has started; a finished job's data stays.
 
-    One that was held came when it was let go.
+    A held job counts as submitted when it was released.
     """
     if before is None:
         return now
@@ -122,7 +122,7 @@ def read_record(folder: Path) -> Record:
 
 
 def record_from(found: Mapping[str, Any]) -> Record:
-    """Of an `observed.json`, also one that an older release wrote: it had jobs alone."""
+    """From an `observed.json`, also of an older release, which had only jobs."""
     jobs = {row[0]: _seen_job(row) for row in found.get("jobs", [])}
     nodes = {name: SeenNode(*row) for name, row in found.get("nodes", {}).items()}
     return Record(jobs, nodes, found.get("looked", []))
@@ -138,7 +138,7 @@ def read_jobs(folder: Path) -> dict[str, SeenJob]:
 
 
 def trace_text(jobs: Iterable[SeenJob], *, now_s: float) -> str:
-    """One row for each that has begun: one that runs still, as far as it has come."""
+    """One row per started job; a running job up to now."""
     begun = [job for job in jobs if job.started_s is not None and job.gpus > 0]
     first_s = min((job.submitted_s for job in begun), default=0)
     out = io.StringIO()

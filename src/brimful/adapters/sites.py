@@ -1,15 +1,15 @@
-"""Sites and the engines behind them: read from a file, made by whoever registered for the engine's name.
+"""Sites and their engines: read from a file and made by the factory registered for the engine's name.
 
     [hpc]
     engine = "slurm"
     usd_per_gpu_hour = 2.10
-    partition = "gpu"          # every key beyond the fields of `Site` is an option of the engine
+    partition = "gpu"          # every key that is not a field of `Site` is an option of the engine
 
-An engine is a callable in the entry point group `brimful.engines`. Ours are registered there like anybody's.
-So are those who make machines for money, in `brimful.providers`:
+An engine is a callable in the entry point group `brimful.engines`; ours are registered like any other. So are
+providers, which sell machines, in `brimful.providers`:
 
     [providers]
-    usd_per_hour = 12          # the most that all their machines together may cost; 0: nothing is bought
+    usd_per_hour = 12          # limit for all their machines together; 0: buy nothing
     usd_per_month = 800
 
     [providers.depot]
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 GROUP = "brimful.engines"
 SELLERS = "brimful.providers"
-PROVIDERS = "providers"  # the table that is no site
+PROVIDERS = "providers"  # the table that is not a site
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 MOST_BYTES = 1 << 20
@@ -59,45 +59,45 @@ class Site:
 
     site: str
     engine: str = "local"
-    address: str = ""  # where the engine is reached; empty: on this machine
-    microusd_per_gpu_hour: int | None = None  # None: as `--usd-per-hour` says
+    address: str = ""  # where to reach the engine; empty: on this machine
+    microusd_per_gpu_hour: int | None = None  # None: `--usd-per-hour`
     tier: Tier = "owned"
-    owner: str = ""  # the tenant that earns what it earns, and may not bid there
-    checkpoints: str = ""  # URI of the store they are sent to; empty: they stay with its leases
-    checkpoint_env: tuple[str, ...] = ()  # what of the server's environment goes there with them: credentials
+    owner: str = ""  # the tenant that gets its revenue, and may not bid there
+    checkpoints: str = ""  # URI of the store they are sent to; empty: they stay with the leases
+    checkpoint_env: tuple[str, ...] = ()  # server variables passed with them: credentials
     microusd_per_gib: int = 0  # for what jobs send to and fetch from the store
-    notices: str = ""  # the cloud that takes its nodes back: CLOUD, or CLOUD@PLACE to be asked elsewhere
+    notices: str = ""  # the cloud that takes its nodes back: CLOUD, or CLOUD@PLACE to ask elsewhere
     mode: Mode = "run"  # observe: nothing is ever started or stopped there
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Providers:
-    """The table [providers]: who sells machines, and what the operator lets the server spend."""
+    """The table [providers]: who sells machines, and how much the server may spend."""
 
-    hourly_microusd: int = 0  # on all machines together; 0: nothing is bought
+    hourly_microusd: int = 0  # for all machines together; 0: buy nothing
     monthly_microusd: int = 0
-    hourly_of: Mapping[str, int] = field(default_factory=dict)  # sellers with an hourly cap of their own
-    keep_s: int | None = None  # an idle machine is kept so long; None: as long as a new one takes to start
-    rest_s: int = HOUR_S  # a job that has just begun somewhere is not moved for money so long
-    dry_run: bool = False  # what would be bought is said, and not bought
-    sellers: tuple[Site, ...] = ()  # a provider each; `engine` is its kind
+    hourly_of: Mapping[str, int] = field(default_factory=dict)  # sellers with a separate hourly cap
+    keep_s: int | None = None  # how long to keep an idle machine; None: as long as a new one takes to start
+    rest_s: int = HOUR_S  # how long a job that has just started is not moved to save money
+    dry_run: bool = False  # report what would be bought, but buy nothing
+    sellers: tuple[Site, ...] = ()  # one per provider; `engine` is its kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the server has for every engine it makes."""
+    """What the server gives every engine it makes."""
 
     folder: Path  # the site's own: leases, logs, checkpoints
-    log_bytes: int  # of what each rank printed last, that is kept
-    microusd_per_gpu_hour: int  # where the site says nothing
+    log_bytes: int  # how much of each rank's latest output is kept
+    microusd_per_gpu_hour: int  # default for sites that do not say
     code: CodeStore | None = None
-    # By the GPUs of this machine that its jobs share, whom they run as; None: all as the server's own user.
+    # From the number of GPUs its jobs share on this machine: who they run as; None: all as the server's user.
     runs_as: Callable[[int], JobUsers | None] = lambda _gpus: None
 
     @staticmethod
     def store_env_of(site: Site) -> dict[str, str]:
-        """Credentials for the site's store, of those that the server has."""
+        """Credentials for the site's store, as far as the server has them."""
         return {name: os.environ[name] for name in site.checkpoint_env if name in os.environ}
 
     def price_of(self, site: Site) -> int:
@@ -109,13 +109,13 @@ MakeEngine = Callable[[Site, Surroundings], "Engine"]
 
 
 def read_sites_file(path: Path) -> list[Site]:
-    """One table for each site. What is wrong with it is said with its place."""
+    """One table per site. Errors name the place in the file."""
     tables = _read_tables(path)
     return [_read_site(path, name, table) for name, table in tables.items() if name != PROVIDERS]
 
 
 def read_providers(path: Path) -> Providers:
-    """What the file says of whom to buy from; nothing where it does not."""
+    """What the file says about providers; the defaults if it says nothing."""
     table = _read_tables(path).get(PROVIDERS, {})
     if not isinstance(table, dict):
         raise BadInput(say("sites.bad_file", path=path, why=say("sites.is_table", name=Quoted(PROVIDERS))))
@@ -161,7 +161,7 @@ def read_providers(path: Path) -> Providers:
 
 
 def _read_seller(path: Path, name: str, table: dict[str, Any]) -> Site:
-    """Where its machines join, with its kind for an engine."""
+    """Where its machines join; `engine` holds its kind."""
     kind = table.get("kind")
     if not isinstance(kind, str) or "engine" in table:
         why = say("sites.option_missing", site=f"{PROVIDERS}.{name}", engine="-", key="kind")
@@ -206,7 +206,7 @@ def _read_site(path: Path, name: str, table: object) -> Site:
         return found
 
     passed = values.pop("checkpoint_env", [])
-    if not _is_of(passed, tuple[str, ...]):
+    if not _has_type(passed, tuple[str, ...]):
         raise refuse(say("sites.bad_value", site=name, key="checkpoint_env", value=_shown(passed)))
     tier, mode = text("tier", "owned"), text("mode", "run")
     for key, found, known in (("tier", tier, TIERS), ("mode", mode, MODES)):
@@ -240,7 +240,7 @@ def _shown(value: object) -> Quoted:
 
 
 def options_of(site: Site, kind: type[T]) -> T:
-    """The site's options as the frozen dataclass that the engine has for them; every value of its type."""
+    """The site's options as the engine's frozen dataclass, with every value type-checked."""
     hints, known = get_type_hints(kind), {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
     for key, value in site.options.items():
         if key not in known:
@@ -248,7 +248,7 @@ def options_of(site: Site, kind: type[T]) -> T:
             raise BadInput(
                 say("sites.unknown_option", site=site.site, engine=site.engine, key=key, choices=choices)
             )
-        if not _is_of(value, hints[key]):
+        if not _has_type(value, hints[key]):
             raise BadInput(
                 say("sites.bad_option", site=site.site, key=key, value=_shown(value), kind=_named(hints[key]))
             )
@@ -260,8 +260,8 @@ def options_of(site: Site, kind: type[T]) -> T:
     return kind(**given)
 
 
-def _is_of(value: object, wanted: object) -> bool:
-    """Whether TOML's value is what the field is declared as: str, int, bool, a tuple or a table of str."""
+def _has_type(value: object, wanted: object) -> bool:
+    """Whether TOML's value matches the field's type: str, int, bool, a tuple or a table of str."""
     if wanted in (str, bool):
         return type(value) is wanted
     if wanted is int:
@@ -278,7 +278,7 @@ def _named(wanted: object) -> Sentence:
 
 
 def make_engine(site: Site, given: Surroundings) -> Engine:
-    """The engine that the site asks for; whatever goes wrong in it is told with the site's name."""
+    """The site's engine; errors while making it name the site."""
     made: MakeEngine = _registered(site, GROUP, "no_such_engine")
     return made(site, given)
 
@@ -304,7 +304,7 @@ def _registered(site: Site, group: str, code: str) -> Any:  # noqa: ANN401 - wha
     entry = found[site.engine]
     try:
         return entry.load()
-    except Exception as error:  # whatever the module of a third party does when it is imported
+    except Exception as error:  # importing a third-party module may raise anything
         why = f"{type(error).__name__}: {error}"[:300]
         said = say("sites.engine_not_loaded", site=site.site, engine=site.engine, where=entry.value, why=why)
         raise WorldFailed(said, code="engine_not_loaded") from error

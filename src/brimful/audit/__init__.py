@@ -1,1 +1,1 @@
-"""Hindsight: what was paid for, what became of it, and how few GPUs would have been enough."""
+"""Hindsight: what was paid for, where it went, and how few GPUs would have been enough."""

@@ -1,7 +1,7 @@
-"""What to do: changes tried one on top of the other, each replayed together with all before it.
+"""What to do: changes applied one on top of the other, each replayed together with all before it.
 
-The last replay has all of them at once. The GPUs that each step returns are what it adds to the steps
-before it, so they sum to the joint answer and to nothing else: alone, a step may be worth more or less.
+The last replay has all of them at once. The GPUs that a step returns are what it adds to the steps before it,
+so they sum to the joint answer and to nothing else: alone, a step may be worth more or less.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S, MICROUSD
 
 MONTH_H = 730
-TRUSTED = 0.8  # of the real waits explained
+TRUSTED = 0.8  # share of the real waits that must be explained
 Confidence = Literal["low", "medium", "high"]
 LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
-# Steps that rest on more than the books: a second try is known by its name, a card's speed by its data sheet.
+# Steps that rest on more than the records: retries are recognised by name, speeds come from data sheets.
 ASSUMED = ("checkpoint", "old_cards", "quiet_hours")
 
 
@@ -39,7 +39,7 @@ def actions(
     for name in ("drop_walls" if now.walls else "return_gpus", *CHANGES):
         tried = now if not found and name not in CHANGES else work((*made, name))
         if name in CHANGES and tried.arrivals == work(made).arrivals:
-            continue  # nothing of the kind in the books
+            continue  # nothing of the kind in the records
         step = _step(tried, policy.rules, name)
         if step is None:
             continue
@@ -47,7 +47,7 @@ def actions(
         saved_s = before_s - _work_s(tried)
         span_s = max(1.0, max(a.at_s + a.work_s for a in tried.arrivals) - tried.arrivals[0].at_s)
         if counts == fleet and saved_s <= 0 and (replay.mean_delay_s or 0) >= (today.mean_delay_s or 0):
-            continue  # nothing is returned, freed or sooner
+            continue  # nothing is returned, freed or earlier
         found.append(
             {
                 "action": name,
@@ -75,9 +75,9 @@ def actions(
 
 
 def _step(work: Work, rules: Rules, name: str) -> tuple[Mapping[Node, int], Replay] | None:
-    """The fewest nodes after this change, and the replay on them; None where it makes things worse.
+    """The fewest nodes after this change, and the replay on them; None if it makes things worse.
 
-    From today's fleet each time: what an earlier step returns may be just what a later one can use.
+    Always starts from today's fleet: a later step may be able to use exactly what an earlier one returns.
     """
     sizing = Sizing(work.arrivals, rules, work.types)
     counts = least(sizing, work.fleet)
@@ -89,10 +89,10 @@ def _step(work: Work, rules: Rules, name: str) -> tuple[Mapping[Node, int], Repl
 def _renew(
     now: Work, fleet: Mapping[Node, int], pooled: int, rules: Rules, explained: float | None
 ) -> dict[str, Any]:
-    """All of it once more, as what to buy; and why there were more. Not to be added to the others.
+    """All of it again, as what to buy, and why there were more. Not to be added to the other actions.
 
-    Beyond what every queue would need alone, GPUs are over-provisioned; the rest was bought because queues
-    do not share (defensive buying), or goes with the other changes. Known where there is one kind of node.
+    GPUs beyond what every queue would need alone are over-provisioned; the rest was bought because queues do
+    not share (defensive buying), or is saved by the other changes. Known only with a single kind of node.
     """
     had, left = gpus_of(now.fleet), gpus_of(fleet)
     defensive = None
@@ -117,7 +117,7 @@ def _work_s(work: Work) -> float:
 
 
 def _usd_per_month(before: Mapping[Node, int], after: Mapping[Node, int]) -> float | None:
-    """None where something that is returned has no price."""
+    """None if something that is returned has no price."""
     microusd = 0
     for kind, n in before.items():
         gone = n - after.get(kind, 0)

@@ -10,7 +10,7 @@ from brimful.meter.idle import GAP_S, Spans
 
 # A run starts and ends between two scrapes. Nobody scrapes less often than this without a reason.
 SCRAPE_S = 120
-ROOMY = 2  # so many jobs like it would have fit on its card side by side: the card is larger than it needs
+ROOMY = 2  # if this many such jobs fit on its card side by side, the card is larger than needed
 
 Leaf = tuple[str, int, int, int]  # path, start, end, GPUs
 Interval = tuple[int, int, int]
@@ -19,7 +19,7 @@ Interval = tuple[int, int, int]
 def card_leaves(
     records: Records, run: Run, part: Part, held: Interval, cuts: Sequence[Interval], *, gpu: str = ""
 ) -> Iterator[Leaf]:
-    """Every GPU-second the run held here, less what was cut, each in one leaf. `gpu` is the place's type."""
+    """Every GPU-second the run held here, minus what was cut, each in one leaf. `gpu` is the place's type."""
     start, end, gpus = held
     root = f"allocated.{run.outcome}"
     known = [_spans_of(records, run, part, i) for i in range(gpus)]
@@ -47,7 +47,7 @@ def _spans_of(records: Records, run: Run, part: Part, i: int) -> Spans | None:
 
 
 def _pieces(start: int, end: int, gpus: int, cuts: Sequence[Interval]) -> Iterator[Interval]:
-    """The interval with what was cut taken away. Cuts follow one another in time."""
+    """The interval without the cuts, which are in order of time."""
     at = start
     for a, b, n in cuts:
         if at < a:
@@ -60,7 +60,7 @@ def _pieces(start: int, end: int, gpus: int, cuts: Sequence[Interval]) -> Iterat
 
 
 def _divided(named: Sequence[tuple[int, int, str]], start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """(leaf, start, end) for all of [start, end). Of spans that overlap the first counts."""
+    """(leaf, start, end) for all of [start, end). Where spans overlap, the first counts."""
     at = start
     for first, last, what in named:
         a, b = max(first, at), min(last, end)
@@ -75,7 +75,7 @@ def _divided(named: Sequence[tuple[int, int, str]], start: int, end: int) -> Ite
 
 
 def _named(spans: Spans, start: int, end: int) -> Iterator[tuple[int, int, str]]:
-    """The spans within a run, each with its leaf: of all of it, whatever window is asked for."""
+    """The spans within a run, each with its leaf: for the whole run, whatever window is asked for."""
     skip = max(0, bisect_right(spans, start, key=lambda span: span[0]) - 1)
     mine: list[tuple[int, int, str]] = []
     for first, last, level in spans[skip:]:
@@ -97,7 +97,7 @@ def _named(spans: Spans, start: int, end: int) -> Iterator[tuple[int, int, str]]
         yield a, b, f"idle.{_KINDS.get((before, after)) or _pause(before, after, b - a)}"
 
 
-# What is before and after an idle time, and what that makes it.
+# What comes before and after an idle time, and what that makes it.
 _KINDS = {("edge", "edge"): "never_used", ("edge", "active"): "setup", ("active", "edge"): "tail"}
 
 
@@ -108,7 +108,7 @@ def _pause(before: str, after: str, seconds: int) -> str:
 
 
 def _beside(span: tuple[int, int, str] | None, at: int, *, edge: int, is_before: bool) -> str:
-    """What touches an idle time: the run's own end, a card at work, or a hole in the samples."""
+    """What borders an idle time: the run's start or end, a busy card, or a gap in the samples."""
     if span is None:
         return "edge" if abs(at - edge) <= SCRAPE_S else "hole"
     return "active" if at == span[1 if is_before else 0] else "hole"
@@ -121,10 +121,10 @@ def _card_size(run: Run, card_bytes: int | None) -> str:
 
 
 def _worked(leaf: str, start: int, end: int, size: str, shares: Mapping[str, float]) -> Iterator[Leaf]:
-    """Working time by how much of the card's memory was used, and in the parts that the job's Meter measured.
+    """Working time, divided by the share of the card's memory in use and by the parts that a Meter measured.
 
-    In this order, as a Meter always tells the memory and a source of memory seldom is a Meter. Whole
-    seconds: each part ends at the second that is nearest.
+    In this order, because a Meter always reports memory, while a source of memory is seldom a Meter. Whole
+    seconds: each part ends at the nearest second.
     """
     if not leaf.endswith(".working.unknown") or size == "unknown":
         yield leaf, start, end, 1

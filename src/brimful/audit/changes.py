@@ -1,7 +1,7 @@
-"""What would have been otherwise: the same jobs after idle tails are ended, failing jobs save, and so on.
+"""What-ifs: the same jobs after idle tails are ended, failing jobs save, and so on.
 
-Each change says only what it does to a job's work, its types or its time of arrival. What that is worth is
-found by a replay of all of them together (actions.py).
+Each change only says what it does to a job's work, its types or its arrival time. What that is worth is found
+by a replay of all of them together (actions.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from brimful.audit.records import Records, Run
 from brimful.specs.gpu import Gpu, all_gpus
 from brimful.units import HOUR_S
 
-# In the order in which they are tried, each on top of those before it.
+# In the order in which they are tried, each on top of the previous ones.
 CHANGES = ("end_tails", "checkpoint", "old_cards", "quiet_hours")
 TOP_FAILING = 10  # jobs that are asked to save
 SAVE_EVERY_S = HOUR_S
-DEFER_H = 24  # a job that may wait begins within a day
+DEFER_H = 24  # a deferrable job starts within a day
 FORMATS = ("bf16", "fp16", "tf32", "fp32")
 
 
@@ -34,7 +34,7 @@ class Changes:
         self._cards = {gpu.name: gpu for gpu in all_gpus()} if "old_cards" in which else {}
 
     def saved_s(self, i: int) -> int:
-        """Of run `i`: seconds it would not have held its GPUs."""
+        """For run `i`: seconds it would not have held its GPUs."""
         run = self._records.runs[i]
         saved = self._saved.get(i, 0)
         if "end_tails" in self._which:
@@ -56,7 +56,7 @@ class Changes:
         return {"gpu_types": tuple(name for name, _ in rates), "rates": rates if older else ()}
 
     def _rate(self, run: Run, gpu: str, other: str) -> float | None:
-        """Speed on another card, if the job's memory is known to fit it and the card is not faster."""
+        """Speed on another card, if the job's memory is known to fit and the card is not faster."""
         there, here = self._cards.get(other), self._cards.get(gpu)
         if there is None or here is None or other == gpu or run.memory_bytes is None:
             return None
@@ -64,7 +64,7 @@ class Changes:
         return rate if rate <= 1 and run.memory_bytes <= there.memory_bytes else None
 
     def later_s(self, run: Run, work_s: int) -> int:
-        """How much later it comes: in the hour from which the least was wanted while it ran."""
+        """How much later it comes: at the hour from which demand was lowest for the length of its run."""
         if "quiet_hours" not in self._which or not run.deferrable:
             return 0
         first = max(0, (run.submit_s if run.submit_s is not None else run.start_s) - self._start_s) // HOUR_S
@@ -75,7 +75,7 @@ class Changes:
 
 
 def speed(there: Gpu, here: Gpu) -> float:
-    """The slower of both ratios, arithmetic and memory: nobody says which of them bounds the job."""
+    """The lower of two ratios, compute and memory bandwidth: nobody says which one bounds the job."""
     ratios = [there.bandwidth_bytes_per_s / here.bandwidth_bytes_per_s]
     both = [f for f in FORMATS if f in there.dense_flops_per_s and f in here.dense_flops_per_s]
     ratios += [there.dense_flops_per_s[f] / here.dense_flops_per_s[f] for f in both[:1]]
@@ -83,7 +83,7 @@ def speed(there: Gpu, here: Gpu) -> float:
 
 
 def tail_s(records: Records, run: Run, start: int, end: int) -> int:
-    """How long all of its cards had been idle when it ended, or all the time; 0 where that is not known."""
+    """How long all its cards had been idle when it ended, or the whole run; 0 if unknown."""
     last = start + 1
     for part in run.parts:
         for leaf, _, b, _ in card_leaves(records, run, part, (start, end, part.gpus), ()):
@@ -93,9 +93,9 @@ def tail_s(records: Records, run: Run, start: int, end: int) -> int:
 
 
 def failing(runs: list[Run]) -> list[list[int]]:
-    """Tries of one job after another, by owner, name and width, those that lost most first; runs by index.
+    """Successive tries of one job, by owner, name and width, the most costly first; runs by index.
 
-    Only where each try is a job of its own: what goes on where it stopped already saves.
+    Only if each try is a separate job: a job that resumes where it stopped already saves.
     """
     tries: defaultdict[tuple[str, str, str, int], list[int]] = defaultdict(list)
     for i, run in enumerate(runs):
@@ -113,7 +113,7 @@ def failing(runs: list[Run]) -> list[list[int]]:
 
 
 def _redone_s(runs: list[Run]) -> dict[int, int]:
-    """Run -> seconds it did again what a failed try before it had done, had that saved every hour."""
+    """Run -> seconds in which it repeated what a failed try before it had done, had that saved every hour."""
     found: dict[int, int] = {}
     for some in failing(runs):
         kept = free_s = 0
@@ -127,7 +127,7 @@ def _redone_s(runs: list[Run]) -> dict[int, int]:
 
 
 def _by_hour(runs: list[Run], start_s: int, end_s: int) -> list[int]:
-    """GPU-seconds that jobs which may not wait held in each hour of the window."""
+    """GPU-seconds that non-deferrable jobs held in each hour of the window."""
     hours = [0] * (max(0, end_s - start_s - 1) // HOUR_S + 1)
     for run in runs:
         at, end = max(run.start_s, start_s), min(run.end_s, end_s)

@@ -1,9 +1,9 @@
-"""Free GPUs matched with the work that waits at the same moment.
+"""Matches free GPUs with the work that waits at the same time.
 
-In this order, each on what the one before has left: a queue's own free GPUs; free GPUs of another type in
-the same queue; free GPUs of the right type that a wall (quota, partition, reservation) keeps it from.
-What is still free then has no demand. A job that waits for 8 GPUs is demand for 8, even where only 3 are
-free: those 3 are idle while their own queue waits, which is what the leaf says.
+In this order, each on what the previous one has left: a queue's own free GPUs; free GPUs of another type in
+the same queue; free GPUs of the right type behind a wall (quota, partition, reservation). What is still free
+then has no demand. A job that waits for 8 GPUs is demand for 8, even if only 3 are free: those 3 are idle
+while their own queue waits, which is what the leaf says.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from brimful.audit.records import Wait
 
 
 class Pool(NamedTuple):
-    """Free GPUs that are alike, whatever each of them costs: one type, one set of queues."""
+    """Identical free GPUs, whatever each of them costs: one type, one set of queues."""
 
     gpu: str
     walls: frozenset[str]
-    by_node: bool  # whether it is known which node each of them is on
+    by_node: bool  # whether the node of each one is known
 
 
 class Demand(NamedTuple):
@@ -43,7 +43,7 @@ class Demand(NamedTuple):
         return not self.gpu or gpu in ("", self.gpu)
 
 
-Shape = tuple[int, int]  # GPUs on each node, nodes
+Shape = tuple[int, int]  # GPUs per node, nodes
 
 
 @dataclass(slots=True)
@@ -72,14 +72,14 @@ def match(
     queue: Queue,
     card_bytes: Mapping[str, int],
 ) -> dict[Pool, Counter[str]]:
-    """What the free GPUs of each pool are at this moment: leaves below `unallocated`, in GPUs.
+    """What each pool's free GPUs are at this time: leaves below `unallocated`, in GPUs.
 
-    `nodes` says for a pool how many nodes have so many free GPUs.
+    `nodes`: by pool, how many nodes have this many free GPUs.
     """
     left, wanted = dict(free), Counter(queue.gpus)
     found: dict[Pool, Counter[str]] = {pool: Counter() for pool in free}
     own: defaultdict[Pool, list[Demand]] = defaultdict(list)
-    # Whoever has the fewest choices first, on GPUs that the fewest others may use; then in any fixed order.
+    # Demand with the fewest choices first, on GPUs that the fewest others may use; then in any fixed order.
     demands = sorted(wanted, key=lambda d: (not d.gpu, str(d)))
     pools = sorted(
         free, key=lambda p: (not p.walls, len(p.walls), not p.gpu, p.gpu, sorted(p.walls), p.by_node)
@@ -132,7 +132,7 @@ def _why_idle(
 
 
 def _pack(nodes: Mapping[int, int], shapes: Mapping[Shape, int]) -> tuple[int, list[int]]:
-    """GPUs that queued jobs could take at once, and how many each of those needs that are left.
+    """GPUs that queued jobs could take at once, and how many each remaining job needs.
 
     Largest first, on the tightest nodes; a job over several nodes takes all of them or none.
     """
@@ -154,9 +154,9 @@ def _pack(nodes: Mapping[int, int], shapes: Mapping[Shape, int]) -> tuple[int, l
 
 
 def never_needed(steps: Iterable[tuple[int, int, int, int]]) -> dict[int, int]:
-    """Of GPUs without demand those above the window's peak, by the start of each step.
+    """GPUs without demand that are above the window's peak, by the start of each step.
 
-    A step is (start, end, GPUs there were, GPUs without demand).
+    A step is (start, end, total GPUs, GPUs without demand).
     """
     known = list(steps)
     peak = max((there - idle for _, _, there, idle in known), default=0)

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no script, readable on a phone, and fit to print."""
+"""The report as one self-contained page: no script, readable on a phone, and printable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from brimful.language.printable import all_printable
 from brimful.sim.document import document
 from brimful.units import MICROUSD
 
-# Okabe and Ito's colours: anybody can tell them apart.
+# Okabe and Ito's colours: anyone can distinguish them.
 VERDICTS = {"kept": "#009E73", "wasted": "#D55E00", "unknown": "#999999"}
 CAUSES = ("#D55E00", "#E69F00", "#CC79A7", "#0072B2", "#56B4E9", "#F0E442")
 OTHERS = "#666666"
@@ -90,7 +90,7 @@ def _note(text: str) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words_in: Collection[int] = ()) -> str:
-    """Columns are numbers but for the first and those in `words_in`."""
+    """Columns are numbers except the first and those in `words_in`."""
     kinds = [" class=words" if i in words_in else "" for i in range(len(header))]
 
     def row(tag: str, cells: Sequence[str]) -> str:
@@ -188,7 +188,7 @@ def _coverage(coverage: dict[str, Any]) -> str:
 
 
 def bar(parts: Sequence[tuple[str, float, str]]) -> str:
-    """(text, share of the whole, colour) each, and the legend below."""
+    """(text, share of the whole, colour) each, with the legend below."""
     spans = "".join(
         f'<span style="width:{100 * share:.2f}%;background:{colour}" title="{escape(text)}"></span>'
         for text, share, colour in parts
@@ -201,7 +201,7 @@ def bar(parts: Sequence[tuple[str, float, str]]) -> str:
 
 
 def heat(week: dict[str, Any]) -> str:
-    """Seven rows of twenty-four hours: blue up to all GPUs there are, orange where more were wanted."""
+    """Seven rows of 24 hours: blue up to the total number of GPUs, orange where demand was higher."""
     top, rows = week["gpus"], []
     for day, name in enumerate(words("audit.page_days").split()):
         cells = []
@@ -220,7 +220,7 @@ def heat(week: dict[str, Any]) -> str:
 
 
 def curve(size: dict[str, Any]) -> str:
-    """GPUs against the worst share of hurt jobs, with its band, the 5 % line, and the fleets that matter."""
+    """GPUs against the worst share of hurt jobs, with its band, the 5 % line, and the relevant fleets."""
     points = size["curve"]
     if len(points) < 2:
         return ""

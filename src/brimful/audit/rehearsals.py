@@ -1,8 +1,7 @@
-"""From books to replays: the jobs that ran become a trace, what was paid for becomes a fleet.
+"""From records to replays: the jobs that ran become a trace, what was paid for becomes a fleet.
 
-A job is bound to the type it ran on unless its speed on others is known, and keeps to one node if it ran
-on one. Its work is the time it held GPUs. What ran before the window or was still running at its end is
-clipped.
+A job is bound to the type it ran on unless its speed on others is known, and stays on one node if it ran on
+one. Its work is the time it held GPUs. What ran before the window or was still running at its end is clipped.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from brimful.sim.traces.reading import saving_job
 from brimful.sim.world import SITE, Arrival
 from brimful.units import HOUR_S
 
-SHORT = (0.05, 0.1)  # parts of what is enough that the curve also shows to be missing
-USUAL_GPUS = 8  # of a node, where nobody says
+SHORT = (0.05, 0.1)  # shortfalls that the curve also shows
+USUAL_GPUS = 8  # of a node, by default
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A trace, the fleet it really ran on where that is known, and how long each job really waited."""
+    """A trace, the fleet it really ran on if that is known, and how long each job really waited."""
 
     arrivals: list[Arrival]
     fleet: dict[Node, int]
@@ -42,7 +41,7 @@ class Work:
         return {kind.gpu for kind in self.fleet}
 
     def as_it_was(self, rules: Rules) -> Rules:
-        """The policy with the walls that were there: nobody lends, nobody borrows."""
+        """The policy with the original walls: nobody lends, nobody borrows."""
         if not self.walls:
             return rules
         walled = (Quota(queue=w, gpus=n, borrow_gpus=0, lend=False) for w, n in self.walls.items())
@@ -70,7 +69,7 @@ def work_of(
             continue
         submit = run.submit_s if run.submit_s is not None else run.start_s
         name = f"{run.job}.{i}"
-        waits[name] = max(0, start - max(submit, start_s))  # as the replay has it: from the window on
+        waits[name] = max(0, start - max(submit, start_s))  # as in the replay: from the start of the window
         job = saving_job(
             job=name,
             gpus=run.gpus,
@@ -85,7 +84,7 @@ def work_of(
 
 
 def _walls(records: Records, arrivals: Sequence[Arrival]) -> dict[str, int]:
-    """GPUs of each queue, where every place serves one queue and every job is of one of them."""
+    """GPUs of each queue, if every place serves one queue and every job is in one of them."""
     places = {(p.place, p.gpu, p.gpus, p.walls) for p in records.paid if not p.unused}
     if any(len(walls) != 1 for *_, walls in places):
         return {}
@@ -108,19 +107,19 @@ def _fleet(records: Records, nodes: Sequence[Node]) -> dict[Node, int]:
     for gpu, gpus in sorted({(p.gpu, p.gpus) for p in there}):
         microusd, gpu_s = paid[gpu]
         kind = a_kind(gpu or "gpu", gpus, 0 if gpu in unpriced else microusd * HOUR_S // gpu_s)
-        # Machines of a cloud come and go: as many as there were at once.
+        # Cloud machines come and go: count as many as there were at once.
         kinds[kind] = most_at_once((p.start_s, p.end_s, 1) for p in there if (p.gpu, p.gpus) == (gpu, gpus))
     return dict(kinds)
 
 
 def a_kind(gpu: str, gpus: int, microusd_per_gpu_hour: int = 0) -> Node:
-    """Nodes that are alike, at the mean price of their type."""
+    """Identical nodes, at the mean price of their type."""
     rate = microusd_per_gpu_hour
     return Node(site=SITE, node="", gpu=gpu, gpus=gpus, microusd_per_gpu_hour=rate, declared=True)
 
 
 def with_room(work: Work) -> Work:
-    """A trace alone says nothing of its fleet: enough nodes that nobody waits."""
+    """A trace alone does not describe a fleet: use enough nodes that nobody waits."""
     if work.fleet:
         return work
     widest = {arrival.job.gpus for arrival in work.arrivals if arrival.job.within == "node"}
@@ -132,7 +131,7 @@ def with_room(work: Work) -> Work:
 
 
 def _fastest(jobs: Sequence[Job]) -> str:
-    """The type that runs most of the jobs, and fastest; `gpu` where no speeds are known."""
+    """The type that runs the most jobs, and fastest; `gpu` if no speeds are known."""
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for gpu, rate in (known for job in jobs for known in job.rates if known[1] > 0):
         rates[gpu].append(rate)
@@ -143,7 +142,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     """How few are enough under one policy, and how far to trust it."""
     sizing = Sizing(work.arrivals, policy.rules, work.types)
     answer = size(sizing, work.fleet)
-    _fewer(sizing, answer)
+    _replay_fewer(sizing, answer)
     share = None
     if work.waits_s and not work.assumed_node:
         real = Sizing(work.arrivals, work.as_it_was(policy.rules)).replay(work.fleet, whole=True)
@@ -155,7 +154,7 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
         "policy": policy.text,
         "gpus": answer.gpus,
         "nodes": {f"{kind.gpu} x {kind.gpus}": n for kind, n in (answer.enough or {}).items() if n},
-        "not_enough": _short(sizing, work) if answer.gpus is None else None,
+        "not_enough": _why_not_enough(sizing, work) if answer.gpus is None else None,
         "bootstrap_gpus": answer.bootstrap_gpus,
         "worst_week_gpus": answer.worst_week_gpus,
         "weeks": max((len(replay.weeks) for replay in sizing.replays.values()), default=0),
@@ -168,8 +167,8 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def _short(sizing: Sizing, work: Work) -> dict[str, Any]:
-    """Why not even the whole fleet is enough: jobs that no node can hold, or too many that are hurt."""
+def _why_not_enough(sizing: Sizing, work: Work) -> dict[str, Any]:
+    """Why not even the whole fleet is enough: jobs that no node can hold, or too many hurt jobs."""
     replay, most = sizing.replay(work.fleet, whole=True), max(kind.gpus for kind in work.fleet)
     stuck = [a.job.gpus for a in work.arrivals if a.job.job not in replay.waits_s and a.job.gpus > most]
     return {
@@ -182,8 +181,8 @@ def _short(sizing: Sizing, work: Work) -> dict[str, Any]:
     }
 
 
-def _fewer(sizing: Sizing, answer: Answer) -> None:
-    """For the curve: how many are hurt on a little less than enough. A search gives those up half-way."""
+def _replay_fewer(sizing: Sizing, answer: Answer) -> None:
+    """For the curve: how many jobs are hurt with slightly too few GPUs. A search gives those up half-way."""
     counts = answer.enough
     if counts is None:
         return
@@ -195,7 +194,7 @@ def _fewer(sizing: Sizing, answer: Answer) -> None:
 
 
 def _curve(sizing: Sizing) -> list[dict[str, Any]]:
-    """GPUs and the worst share of hurt jobs on them, of every fleet that was replayed to its end."""
+    """GPUs and the worst share of hurt jobs on them, for every fleet that was replayed to the end."""
     found = []
     for replay in sorted(sizing.replays.values(), key=lambda replay: replay.gpus):
         between = band(replay)

@@ -1,4 +1,4 @@
-"""What an audit found, as data: for the terminal, JSON, CSV and the page alike."""
+"""An audit's findings as data: for the terminal, JSON, CSV and the page alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Verdict = Literal["kept", "wasted", "unknown"]
 
 
 def verdict(leaf: str) -> Verdict:
-    """The three words of the headline. Setting up and short pauses belong to the work they are part of."""
+    """The three words of the headline. Setup and short pauses belong to the work they are part of."""
     top, _, rest = leaf.partition(".")
     if top != "allocated":
         return "unknown" if rest == "unknown" else "wasted"
@@ -32,7 +32,7 @@ def verdict(leaf: str) -> Verdict:
 
 
 def report(records: Records, found: Swept) -> dict[str, Any]:
-    """All but sizes and actions, which need replays."""
+    """Everything except sizes and actions, which need replays."""
     tree = found.tree
     whole = tree.amount()
     by_verdict = Counter[str]()
@@ -76,7 +76,7 @@ def report(records: Records, found: Swept) -> dict[str, Any]:
 
 
 def _basis(tree: Tree) -> str | None:
-    """`paid`: sums from bills or agreed prices; `list`: what a list asks; None: no price."""
+    """`paid`: sums from bills or agreed prices; `list`: list prices; None: no price."""
     if not tree.is_priced:
         return None
     return "list" if tree.at_list_price else "paid"
@@ -87,7 +87,7 @@ def _usd(microusd: int | None) -> float | None:
 
 
 def _hour_of_week(found: Swept) -> dict[str, Any]:
-    """GPUs wanted, held or waited for, by hour of the week from Monday 0:00; and the most there were."""
+    """GPUs wanted (held or waited for) by hour of the week from Monday 0:00; and the maximum there were."""
     wanted, there, seconds = Counter[int](), Counter[int](), Counter[int]()
     for hour, length in found.calendar.hours_of_week(found.start_s, found.end_s):
         seconds[hour] += length
@@ -103,7 +103,7 @@ def _hour_of_week(found: Swept) -> dict[str, Any]:
 
 
 def _quotas(records: Records, found: Swept) -> dict[str, int]:
-    """GPUs that only one queue may use, the most there were at once."""
+    """GPUs that only one queue may use, the maximum at any time."""
     return {
         next(iter(walls)): most_at_once(
             (p.start_s, p.end_s, p.gpus) for p in records.paid if p.walls == walls
@@ -148,7 +148,7 @@ def _teams(records: Records, found: Swept) -> list[dict[str, Any]]:
 
 
 def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
-    """Jobs and users that wasted most of what was paid for, for their owners."""
+    """Jobs and users that wasted most of what was paid for, with their owners."""
     places = {paid.place for paid in records.paid}
     pooled = not all(paid.is_node for paid in records.paid)
     wasted: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -180,7 +180,7 @@ def _most(why: Counter[str]) -> dict[str, Any]:
 
 
 def _coverage(records: Records, found: Swept) -> dict[str, Any]:
-    """How much the books say: what share of held GPU time has samples, and what could not be used."""
+    """How complete the records are: what share of held GPU time has samples, and what could not be used."""
     held = found.tree.amount("allocated").gpu_s
     blind = sum(
         n
@@ -205,7 +205,7 @@ def _coverage(records: Records, found: Swept) -> dict[str, Any]:
 
 
 def as_csv(tree: Tree) -> str:
-    """Leaf x team x type x day. Both sums are exact: add them up and they are what was paid."""
+    """Leaf x team x type x day. Both sums are exact: they add up to what was paid."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("leaf", "team", "gpu", "day", "gpu_seconds", "microusd"))
@@ -219,6 +219,6 @@ def as_csv(tree: Tree) -> str:
 
 
 def _as_text(cell: str) -> str:
-    """Names come from users; a spreadsheet runs a cell that begins like a formula, unless it is quoted."""
+    """Names come from users, and a spreadsheet runs a cell that starts like a formula unless it is quoted."""
     shown = printable(cell)
     return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown

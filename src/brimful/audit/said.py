@@ -11,7 +11,7 @@ from brimful.language.catalog import is_held
 from brimful.units import HOUR_S, MICROUSD
 
 FEW_GPU_H = 10
-MOST_NAMES = 5  # of files that nobody can read
+MOST_NAMES = 5  # of unreadable files
 
 
 def leaf_words(path: str) -> str:
@@ -20,7 +20,7 @@ def leaf_words(path: str) -> str:
 
 
 def action_said(action: dict[str, Any]) -> list[Sentence]:
-    """What to do; then what it saves, what it does to delays, and how far to trust it."""
+    """What to do; then what it saves, its effect on delays, and how far to trust it."""
     gpus, left, usd = action["gpus"], action["left_gpus"], action["usd_per_month"]
     said = [say(f"audit.action_{action['action']}", left=Number(left), had=Number(left + gpus))]
     if gpus > 0:
@@ -47,7 +47,7 @@ def action_said(action: dict[str, Any]) -> list[Sentence]:
 
 
 def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Leaves to show: an unknown that is all of its parent says nothing new, unless it is divided itself."""
+    """Leaves to show: an unknown that is all of its parent adds nothing, unless it is itself divided."""
     whole = {leaf["path"]: leaf["gpu_s"] for leaf in data["leaves"]}
 
     def adds_nothing(path: str) -> bool:
@@ -58,7 +58,7 @@ def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [leaf for leaf in data["leaves"] if not adds_nothing(leaf["path"])]
 
 
-# Where waste is told by its cause, largest part first: paths that hold nothing but waste.
+# Paths that contain only waste, to show waste by cause, largest part first.
 CAUSE_PATHS = (
     "not_delivered",
     "out_of_service.broken",
@@ -99,7 +99,7 @@ def paid_said(data: dict[str, Any]) -> Sentence:
 
 
 def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
-    """How much the sources said, and what of them could not be used."""
+    """How complete the sources are, and what of them could not be used."""
     said: list[Sentence] = []
     if coverage["jobs_outside"] and not coverage["jobs"]:
         said.append(say("audit.no_job_inside", n=coverage["jobs_outside"]))
@@ -119,7 +119,7 @@ def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
 
 
 def unused_said(names: Sequence[str], left_out: Mapping[str, int]) -> list[Sentence]:
-    """Files in folders that nobody can read, and what of the others could not be used."""
+    """Unreadable files in folders, and what could not be used of the others."""
     said: list[Sentence] = []
     if names:
         more = "" if len(names) <= MOST_NAMES else ", …"
@@ -145,23 +145,23 @@ def page_title(data: dict[str, Any]) -> str:
     start, end = data["from"], data["to"]
     if start == end:
         return words("audit.page_title_undated")
-    length = 10 if start[:10] != end[:10] else 19  # a window within a day has its hours
+    length = 10 if start[:10] != end[:10] else 19  # a window within a day needs hours
     start, end = (each[:length].replace("T", " ") for each in (start, end))
     return words("audit.page_title", start=start, end=end)
 
 
 def hours_told(hours: float) -> Number:
-    """Of GPU-hours in a sentence: a few seconds are not 0.0."""
+    """GPU-hours in a sentence: a few seconds are not 0.0."""
     return Number(hours, 1 if hours >= 1 else 3)
 
 
 def hours_digits(data: dict[str, Any]) -> int:
-    """Of GPU-hours in tables: enough that a small cluster's are not all zero."""
+    """Decimals of GPU-hours in tables: enough that a small cluster's are not all zero."""
     return 1 if data["paid_gpu_h"] >= FEW_GPU_H else 3
 
 
 def size_said(size: dict[str, Any]) -> list[Sentence]:
-    """What a sizing found, sentence by sentence; the calibration line is never left out."""
+    """A sizing's findings, sentence by sentence; the calibration line is always included."""
     if size["gpus"] is None:
         return [_not_enough(size["policy"], size["not_enough"])]
     said: list[Sentence] = [say("audit.enough", policy=size["policy"], gpus=count("gpu", size["gpus"]))]

@@ -13,7 +13,7 @@ from brimful.meter.idle import Level, Spans, as_spans, card_level
 
 CardKey = tuple[str, str, int]  # job or "", node, card
 
-# Name of a metric -> what it is, and what 1.0 of it is.
+# Name of a metric -> its kind, and its value for 100 %.
 METRICS: dict[str, tuple[str, float]] = {
     "DCGM_FI_PROF_SM_ACTIVE": ("sm", 1.0),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("engine", 1.0),
@@ -34,7 +34,7 @@ MOST_OTHER = 2.0**50  # bytes or watts
 
 
 class Series:
-    """One card's samples by kind. Several of one moment (MIG slices) count as the busiest of them."""
+    """One card's samples by kind. Of several at one time (MIG slices) the busiest counts."""
 
     __slots__ = ("kinds",)
 
@@ -42,7 +42,7 @@ class Series:
         self.kinds: dict[str, tuple[array[int], array[float]]] = {}
 
     def extend(self, kind: str, looks: Iterable[tuple[float, str]], unit: float) -> None:
-        """NaN, DCGM's blanks and all else that no card can show is no sample."""
+        """Skips NaN, DCGM's blanks and anything else that no card can report."""
         times, values = self.kinds.setdefault(kind, (array("I"), array("f")))
         top, most = (1.0, MOST_FRAC) if kind in FRACTIONS else (inf, MOST_OTHER)
         for at, text in looks:
@@ -75,7 +75,7 @@ class Series:
         return as_spans(_looks(kind, times, values, power, rest_w), step_s=max(1, step_s))
 
     def _deciding(self) -> str | None:
-        """The kind that says most. Only zeros, while another kind moves, mean that it is not supported."""
+        """The most informative kind. All zeros while another kind changes mean that it is not supported."""
         known = [kind for kind in (*FRACTIONS, "power") if kind in self.kinds]
         moving = [kind for kind in known if kind != "power" and any(self.kinds[kind][1])]
         return next(iter(moving or known), None)
@@ -84,7 +84,7 @@ class Series:
         times, values = self.kinds[kind]
         if all(a < b for a, b in itertools.pairwise(times)):
             return times, values
-        order = dict(sorted(zip(times, values, strict=True)))  # of one moment the largest comes last
+        order = dict(sorted(zip(times, values, strict=True)))  # of several at one time the largest comes last
         return array("I", order), array("f", order.values())
 
     def _rest_w(self, power: tuple[array[int], array[float]]) -> float | None:
@@ -120,7 +120,7 @@ def _looks(
 
 
 def card_of(labels: Mapping[str, str]) -> CardKey | None:
-    """Whose sample it is, by the labels of DCGM's and others' exporters; None where no card is named."""
+    """The sample's card, by the labels of DCGM's and other exporters; None if no card is named."""
     node = labels.get("Hostname") or labels.get("node") or labels.get("host")
     node = node or labels.get("instance", "").rpartition(":")[0]
     card = labels.get("gpu") or labels.get("minor_number") or labels.get("device", "").removeprefix("nvidia")

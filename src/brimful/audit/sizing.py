@@ -1,9 +1,8 @@
 """How few GPUs the same work would have needed: whole nodes, bisected through the production `tick`.
 
-A fleet is *enough* (rule C) where all jobs finish, no more deadlines are missed than on the largest fleet
-tried, and at most 5 % are hurt in every size class (1, 2-7, 8 and more GPUs) and by GPU-hours. A job is
-hurt by a delay of more than 10 minutes and more than 10 % of its run; its delay is finish - submit -
-work.
+A fleet is *enough* (rule C) if all jobs finish, no more deadlines are missed than on the largest fleet tried,
+and at most 5 % of jobs are hurt in every size class (1, 2-7, 8 and more GPUs) and by GPU-hours. A job is hurt
+by a delay of more than 10 minutes and more than 10 % of its run; its delay is finish - submit - work.
 
 Three numbers: the whole trace passes; 95 % of bootstraps over its weeks pass; every single week passes.
 """
@@ -27,15 +26,15 @@ MOST_HURT = 0.05
 BOOTSTRAPS, PASSING = 1000, 0.95
 BAND_DRAWS = 200
 WEEK_S = 7 * 86400
-CHECK_EVERY = 2000  # finished jobs between two looks at whether a replay is lost already
+CHECK_EVERY = 2000  # finished jobs between two checks whether a replay has already failed
 CLASSES = ("1", "2-7", "8+")
-EXPLAINED = 0.5  # of the real waits: below this a replay says only that no fewer would do
+EXPLAINED = 0.5  # of the real waits: below this a replay only gives a lower bound
 
 Criterion = Callable[["Replay"], bool]
 
 
 class Hurt(NamedTuple):
-    """Of one week: jobs and hurt jobs by size class, and GPU-seconds alike."""
+    """For one week: jobs and hurt jobs by size class, and the same in GPU-seconds."""
 
     jobs: tuple[int, ...]
     hurt: tuple[int, ...]
@@ -43,7 +42,7 @@ class Hurt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One rehearsal on one fleet, by week of submission. `weeks` is empty where it was given up as lost."""
+    """One rehearsal on one fleet, by week of submission. `weeks` is empty if it was given up as failed."""
 
     gpus: int
     weeks: tuple[Hurt, ...]
@@ -54,12 +53,12 @@ class Replay:
 
     @property
     def worst_share(self) -> float | None:
-        """The largest share that was hurt, over size classes and by GPU-hours."""
+        """The largest hurt share, over size classes and by GPU-hours."""
         return _share(self.weeks) if self.weeks else None
 
 
 def band(replay: Replay) -> tuple[float, float] | None:
-    """Between which shares nine of ten bootstraps over its weeks lie; None where it was given up."""
+    """The range of shares that contains nine of ten bootstraps over its weeks; None if it was given up."""
     weeks = replay.weeks
     if not weeks:
         return None
@@ -105,7 +104,7 @@ def passes_every_week(replay: Replay) -> bool:
 
 
 class _Lost(Exception):
-    """So many are hurt already that the rest cannot mend it."""
+    """So many jobs are already hurt that the rest cannot make up for it."""
 
 
 class Sizing:
@@ -114,14 +113,14 @@ class Sizing:
     def __init__(
         self, arrivals: Sequence[Arrival], rules: Rules, types: Collection[str] | None = None
     ) -> None:
-        """`types`: of today's fleet. A job that is slow where it is fast today is delayed."""
+        """`types`: of today's fleet. A job that runs fast today and slow in the replay is delayed."""
         self.arrivals, self._rules, self._types = arrivals, rules, types
         self._first_s = min(arrival.at_s for arrival in arrivals)
         self.replays: dict[tuple[tuple[Node, int], ...], Replay] = {}
         self._totals = Counter(size_class(arrival.job.gpus) for arrival in arrivals)
 
     def replay(self, fleet: Mapping[Node, int], *, whole: bool = False) -> Replay:
-        """The trace on so many nodes of each kind. `whole`: go on even where it is lost."""
+        """The trace on this many nodes of each kind. `whole`: continue even if it has already failed."""
         key = tuple((kind, n) for kind, n in fleet.items() if n)
         known = self.replays.get(key)
         if known is None or (whole and not known.weeks):
@@ -183,7 +182,7 @@ class Sizing:
             raise _Lost
 
     def _alone_s(self, arrival: Arrival, types: Collection[str]) -> float:
-        """Its run on the type that suits it best of those there are."""
+        """Its run time on the available type that suits it best."""
         best = max((arrival.job.rate(gpu) for gpu in types), default=0.0)
         return arrival.work_s / best if best > 0 else arrival.work_s
 
@@ -194,7 +193,7 @@ def nodes_of(fleet: Mapping[Node, int]) -> list[Node]:
 
 
 def peak_gpus(arrivals: Sequence[Arrival]) -> int:
-    """The most that ran at once if nobody ever waited: with so many, nobody does."""
+    """The most that ran at once if nobody ever waited: with this many, nobody does."""
     ends: list[tuple[float, int]] = []
     now = most = 0
     for arrival in sorted(arrivals, key=lambda a: a.at_s):
@@ -209,9 +208,9 @@ def peak_gpus(arrivals: Sequence[Arrival]) -> int:
 def fewest(
     sizing: Sizing, fleet: dict[Node, int], kind: Node, enough: Criterion, *, low: int = 0
 ) -> int | None:
-    """The fewest nodes of one kind, the others as they are, that are enough; None where `fleet` is not.
+    """The fewest nodes of one kind, with the others unchanged, that are enough; None if `fleet` is not.
 
-    `low` is known to be too few by one. Bisecting takes it that more nodes are never worse.
+    `low` is known to be one too few. Bisecting assumes that more nodes are never worse.
     """
     high = fleet[kind]
 
@@ -232,7 +231,7 @@ def fewest(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How many nodes of each kind are enough; None where not even the largest fleet is."""
+    """How many nodes of each kind are enough; None if not even the largest fleet is."""
 
     enough: Mapping[Node, int] | None
     bootstrap_gpus: int | None
@@ -248,10 +247,10 @@ def gpus_of(fleet: Mapping[Node, int]) -> int:
 
 
 def least(sizing: Sizing, fleet: Mapping[Node, int]) -> dict[Node, int] | None:
-    """One type after another, the dearest first, each as few nodes as the others allow."""
+    """One type after another, the most expensive first, each with as few nodes as the others allow."""
     counts = dict(fleet)
     for kind in sorted(counts, key=lambda kind: (-kind.microusd_per_gpu_hour, kind.gpu)):
-        found = fewest(sizing, counts, kind, passes, low=_least(sizing, counts, kind))
+        found = fewest(sizing, counts, kind, passes, low=_lower_bound(sizing, counts, kind))
         if found is None:
             return None
         counts[kind] = found
@@ -265,13 +264,13 @@ def size(sizing: Sizing, fleet: Mapping[Node, int]) -> Answer:
     first = max(counts, key=lambda kind: kind.gpus * counts[kind])
     return Answer(
         counts,
-        _more(sizing, counts, first, fleet[first], passes_bootstraps),
-        _more(sizing, counts, first, fleet[first], passes_every_week),
+        _enough_by(sizing, counts, first, fleet[first], passes_bootstraps),
+        _enough_by(sizing, counts, first, fleet[first], passes_every_week),
     )
 
 
-def _least(sizing: Sizing, fleet: Mapping[Node, int], kind: Node) -> int:
-    """Fewer cannot hold the mean load, were it spread evenly to the last second of work."""
+def _lower_bound(sizing: Sizing, fleet: Mapping[Node, int], kind: Node) -> int:
+    """Fewer cannot carry the mean load, even if it were spread evenly."""
     if len(fleet) > 1:
         return 0
     last_s = max(arrival.at_s + arrival.work_s for arrival in sizing.arrivals)
@@ -280,8 +279,10 @@ def _least(sizing: Sizing, fleet: Mapping[Node, int], kind: Node) -> int:
     return min(fleet[kind], int(max(mean, widest)) // kind.gpus)
 
 
-def _more(sizing: Sizing, fleet: Mapping[Node, int], kind: Node, most: int, enough: Criterion) -> int | None:
-    """How many are enough by a stricter measure: upwards in steps that double, then back by halves."""
+def _enough_by(
+    sizing: Sizing, fleet: Mapping[Node, int], kind: Node, most: int, enough: Criterion
+) -> int | None:
+    """How many are enough by a stricter measure: up in doubling steps, then back by halves."""
     low, step = fleet[kind], 1
     while not enough(sizing.replay({**fleet, kind: min(most, low + step - 1)})):
         if low + step - 1 >= most:
@@ -292,14 +293,14 @@ def _more(sizing: Sizing, fleet: Mapping[Node, int], kind: Node, most: int, enou
 
 
 def explained(real_s: Mapping[str, int], replayed_s: Mapping[str, int]) -> float | None:
-    """How much of the real waiting time the replay has as well, job by job; None where nobody waited."""
+    """How much of the real waiting time the replay reproduces, job by job; None if nobody waited."""
     total = sum(real_s.values())
     both = sum(min(wait, replayed_s.get(job, 0)) for job, wait in real_s.items())
     return both / total if total else None
 
 
 def silos(arrivals: Sequence[Arrival], rules: Rules, kind: Node) -> dict[str, int | None]:
-    """Each queue on GPUs of its own: how many it would need alone."""
+    """Each queue on separate GPUs: how many it would need alone."""
     by_queue: dict[str, list[Arrival]] = {}
     for arrival in arrivals:
         by_queue.setdefault(arrival.job.queue or arrival.job.tenant, []).append(arrival)
@@ -309,5 +310,5 @@ def silos(arrivals: Sequence[Arrival], rules: Rules, kind: Node) -> dict[str, in
 def _alone(arrivals: Sequence[Arrival], rules: Rules, kind: Node) -> int | None:
     sizing = Sizing(arrivals, rules)
     top = {kind: -(-peak_gpus(arrivals) // kind.gpus) + 1}
-    found = fewest(sizing, top, kind, passes, low=_least(sizing, top, kind))
+    found = fewest(sizing, top, kind, passes, low=_lower_bound(sizing, top, kind))
     return None if found is None else found * kind.gpus

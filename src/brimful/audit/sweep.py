@@ -1,8 +1,8 @@
 """From records to the tree: first along each place, then over all places at once.
 
-Along a place: what was paid, minus what jobs held, minus what was out of service, leaves what was free.
-Jobs that claim more than was paid for are cut, the latest first, and the cut is counted. Over all places:
-the free GPUs of each moment are matched with the jobs that waited (demand.py).
+Along a place: what was paid, minus what jobs held, minus what was out of service, leaves what was free. Jobs
+that claim more than was paid for are cut, the latest first, and the cut is counted. Over all places: the free
+GPUs at each time are matched with the jobs that waited (demand.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from brimful.units import HOUR_S
 
 LARGEST = 2**63  # bytes: fits no card
 Interval = tuple[int, int, int]  # start, end, GPUs
-Step = tuple[int, Pool, int, int, int, int]  # at, pool, lot, free before, free after, change of GPUs there
+Step = tuple[int, Pool, int, int, int, int]  # at, pool, lot, free before, free after, change of total GPUs
 
 
 @dataclass(slots=True)
 class Place:
-    """One GPU type on one node or in one pool, over the window, while the same queues might use it."""
+    """One GPU type on one node or in one pool, over the window, while the same queues may use it."""
 
     name: str
     gpu: str
@@ -35,7 +35,7 @@ class Place:
     is_node: bool
     lot: int = 0
     paid: list[Interval] = field(default_factory=list)
-    # start, end, GPUs, whose; and where what finds no room here may be as well
+    # start, end, GPUs, whose; and other places for what does not fit here
     held: list[tuple[int, int, int, Run, Part, list[Place]]] = field(default_factory=list)
     downs: list[tuple[int, int, Down]] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class Swept:
 
 
 def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> Swept:
-    """Every GPU-second that was paid for between two moments, in its leaf."""
+    """Every GPU-second that was paid for between two times, in its leaf."""
     records = _in_order(records)
     tally = Tally(Calendar(zone, start_s=start_s, end_s=end_s))
     left_out = Counter(records.left_out)
@@ -77,7 +77,7 @@ def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> 
 
 
 def _in_order(records: Records) -> Records:
-    """The same records in one order: where rows claim more than there was, who is cut is not up to a file."""
+    """The same records in a fixed order: which runs are cut must not depend on the order of a file."""
     return replace(
         records,
         runs=sorted(records.runs, key=_run_order),
@@ -97,7 +97,7 @@ def _paid_order(paid: Paid) -> tuple[Any, ...]:
 
 
 def _clipped(paid: Paid, start_s: int, end_s: int) -> Paid | None:
-    """The part of it in the window, and of its price in proportion."""
+    """The part in the window, with its share of the price."""
     start, end, whole = max(paid.start_s, start_s), min(paid.end_s, end_s), paid.end_s - paid.start_s
     if start >= end or paid.gpus <= 0:
         return None
@@ -140,7 +140,7 @@ def _join(
     end_s: int,
     left_out: Counter[str],
 ) -> None:
-    """Runs and outages to the places they name; what names none is counted."""
+    """Assigns runs and outages to the places they name; those that name none are counted."""
     named: defaultdict[str, list[Place]] = defaultdict(list)
     for place in places:
         named[place.name].append(place)
@@ -213,11 +213,11 @@ def _count_held(
     tally: Tally,
     left_out: Counter[str],
 ) -> None:
-    """What each run held here. What found no room goes to the next place that may be meant."""
+    """What each run held here. What does not fit goes to the next possible place."""
     for i, (start, end, gpus, run, part, others) in enumerate(place.held):
         for a, b, n in cuts.get(i, []):
             if others:  # they come later in the order of places
-                cards = part.cards if n == gpus else ()  # of some of them nobody knows which
+                cards = part.cards if n == gpus else ()  # for only some of them, the indices are unknown
                 others[0].held.append((a, b, n, run, replace(part, gpus=n, cards=cards), others[1:]))
             else:
                 left_out["excess_gpu_s"] += (b - a) * n
@@ -230,7 +230,7 @@ def _count_held(
 def _cut(
     too_many: int, running: dict[int, int], span: tuple[int, int], cuts: defaultdict[int, list[Interval]]
 ) -> None:
-    """More is held than there is: the latest runs lose it first. They came into `running` in order."""
+    """More is held than exists: the latest runs lose it first. They came into `running` in order."""
     for i in reversed(running):
         if too_many <= 0:
             break
@@ -245,7 +245,7 @@ def _cut(
 def _out_of_service(
     place: Place, free: int, down: Mapping[int, int], span: tuple[int, int], tally: Tally
 ) -> int:
-    """Counts what of the free GPUs could not be used; how many are left."""
+    """Counts which free GPUs could not be used; returns how many are left."""
     for i in sorted(down):
         record = place.downs[i][2]
         gpus = free if record.gpus is None else min(free, record.gpus)
@@ -265,7 +265,7 @@ def _over_all(
     events: list[tuple[int, int]] = [(step[0], i) for i, step in enumerate(steps)]
     sizes = sorted({*records.types.values(), LARGEST})
     waits = [
-        # Only whether it fits a card counts, so that jobs which fit the same ones are alike.
+        # Only whether it fits a card matters, so jobs that fit the same cards are alike.
         replace(w, memory_bytes=w.memory_bytes and sizes[bisect_left(sizes, min(w.memory_bytes, LARGEST))])
         for w in records.waits
         if max(w.start_s, start_s) < min(w.end_s, end_s)
@@ -292,11 +292,11 @@ def _over_all(
 
 
 class _Now:
-    """The free GPUs of every pool and who waits, at the moment the sweep has come to."""
+    """The free GPUs of every pool and who waits, at the sweep's current time."""
 
     def __init__(self, records: Records, tally: Tally) -> None:
         self.queue = Queue.empty()
-        # GPU type -> (start, end, GPUs, GPUs without demand, GPUs wanted beyond those that were free)
+        # GPU type -> (start, end, GPUs, GPUs without demand, GPUs wanted beyond the free ones)
         self.curves: defaultdict[str, list[tuple[int, int, int, int, int]]] = defaultdict(list)
         self._records, self._tally = records, tally
         self._free: Counter[Pool] = Counter()
@@ -314,7 +314,7 @@ class _Now:
         self._nodes[pool][after] += 1
 
     def settle(self, at_s: int, *, last: bool = False) -> None:
-        """From here on it is so: what was before is counted."""
+        """Counts the time up to now; the new values apply from here on."""
         found = self._leaves()
         for pool, leaves in found.items():
             for lot, mine in _by_lot(leaves, self._lots[pool]).items():
@@ -357,7 +357,7 @@ class _Now:
 
 
 def _by_lot(leaves: Mapping[str, int], lots: Mapping[int, int]) -> dict[int, dict[str, int]]:
-    """GPUs that are alike but for their price: whose idle hour it is does not depend on what it costs."""
+    """GPUs that differ only in price: which one is idle must not depend on the price."""
     found: dict[int, dict[str, int]] = {lot: {} for lot in lots}
     rest = {leaf: gpus for leaf, gpus in leaves.items() if gpus}
     for lot, room in lots.items():
@@ -371,7 +371,7 @@ def _by_lot(leaves: Mapping[str, int], lots: Mapping[int, int]) -> dict[int, dic
 
 
 def _divide_no_demand(curves: Mapping[str, list[tuple[int, int, int, int, int]]], tally: Tally) -> None:
-    """No demand is divided when the window's peak is known: what is above it was never needed."""
+    """No demand is divided once the window's peak is known: what is above it was never needed."""
     free: defaultdict[tuple[str, str], dict[Cell, int]] = defaultdict(dict)
     for cell, n in tally.cells.items():
         if cell.leaf == "unallocated.no_demand.peaks":

@@ -1,8 +1,7 @@
-"""The waste tree: every paid GPU-second in exactly one leaf, in GPU-seconds and micro-dollars, both
-integers.
+"""The waste tree: every paid GPU-second in exactly one leaf, in integer GPU-seconds and micro-dollars.
 
-A leaf is a path: `unallocated.own_queue.fits`. Data that is missing has a leaf of its own (`….unknown`),
-so that more data only splits a leaf and never moves hours between its siblings.
+A leaf is a path: `unallocated.own_queue.fits`. Missing data has a separate leaf (`….unknown`), so that more
+data only splits a leaf and never moves hours between its siblings.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from brimful.units import HOUR_S
 
-# In the order they are told. A path that ends before a leaf is a sum.
+# In display order. A path that ends above a leaf is a sum.
 LEAVES = (
     "not_delivered.unused",
     "not_delivered.booting",
@@ -77,7 +76,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """GPUs of one type at one price. `microusd` is what all its GPU-seconds cost together."""
+    """GPUs of one type at one price. `microusd` is the total cost of its GPU-seconds."""
 
     gpu: str
     microusd: int | None
@@ -85,7 +84,7 @@ class Lot:
 
 
 class Calendar:
-    """Days of a zone as UTC seconds: a day of 23 or 25 hours is one."""
+    """Days of a zone as UTC seconds: a day may have 23 or 25 hours."""
 
     def __init__(self, zone: tzinfo, *, start_s: int, end_s: int) -> None:
         self.zone = zone
@@ -99,7 +98,7 @@ class Calendar:
             day += timedelta(days=1)
 
     def split(self, start_s: int, end_s: int) -> Iterator[tuple[str, int]]:
-        """(day, seconds of it) between two moments."""
+        """(day, seconds of it) between two times."""
         at = start_s
         i = bisect_right(self.starts_s, at) - 1
         while at < end_s:
@@ -108,7 +107,7 @@ class Calendar:
             at, i = until, i + 1
 
     def hours_of_week(self, start_s: int, end_s: int) -> Iterator[tuple[int, int]]:
-        """(hour of the week from Monday 0:00, seconds of it) between two moments."""
+        """(hour of the week from Monday 0:00, seconds of it) between two times."""
         at = start_s
         while at < end_s:
             local = datetime.fromtimestamp(at, self.zone)
@@ -201,7 +200,7 @@ class Tree:
         )
 
     def amounts(self) -> dict[str, Amount]:
-        """Every path that holds anything, parents before children."""
+        """Every path that contains anything, parents before children."""
         leaves = {cell.leaf for cell in self.cells}
         paths = {path for leaf in leaves for path in accumulate(leaf.split("."), "{}.{}".format)}
         first = {path: min(i for leaf, i in _ORDER.items() if _below(leaf, path)) for path in paths}

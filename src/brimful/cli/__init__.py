@@ -1,1 +1,1 @@
-"""The command line: one frame, and four folders of commands by what they are about."""
+"""The command line: shared parts, and four folders of commands by topic."""

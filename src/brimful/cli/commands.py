@@ -1,6 +1,6 @@
 """What a command is, and the list of them: decision 30 says where a new one belongs.
 
-The list is data, so that `brimful --help` need not import a single command.
+The list is data, so that `brimful --help` need not import any command.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _verbs(group: str, verbs: str, home: str) -> dict[str, str]:
     return {f"{group} {verb}": home for verb in verbs.split()}
 
 
-# Name -> the file below cli/ that has it. A name of two words is a verb of a group. What each does is
-# said by `commands.json` of the language room.
+# Name -> its file below cli/. A name of two words is a verb of a group. The language room's `commands.json`
+# says what each does.
 COMMANDS: dict[str, str] = {
     "fit": "gpu.fit",
     "explain": "gpu.explain",
@@ -71,12 +71,12 @@ COMMANDS: dict[str, str] = {
 }
 
 GROUPS = ("runs", "job", "fleet", "market", "reserve", "cloud", "admin")
-# What a group does without a verb. It only reads.
+# What a group does without a verb. Read-only.
 DEFAULTS = {"fleet": "fleet show", "market": "market price", "reserve": "reserve list", "cloud": "cloud show"}
 
-HEADINGS = ("gpu", "fleet", "money", "operate")  # by folder; the order is that of COMMANDS
+HEADINGS = ("gpu", "fleet", "money", "operate")  # by folder, in the order of COMMANDS
 
-# Names before there were groups: they work until the next release, and no help shows them.
+# Names from before there were groups: they work until the next release, and no help shows them.
 OLD: dict[str, str] = {
     **{name: f"runs {name}" for name in ("record", "score", "calibrate")},
     **{name: f"job {name}" for name in ("show", "why", "logs", "cancel", "hold", "release", "move", "bid")},
@@ -91,7 +91,7 @@ SHORT = {
     "batch": "runs batch",
     "check": "runs check",
     "rehearse": "fleet rehearse",
-}  # said without their group, for good
+}  # permanent short forms without their group
 
 
 def verbs_of(group: str) -> list[str]:
@@ -104,14 +104,14 @@ def about(name: str, language: str = "en") -> str:
 
 
 def asked_language(words: Sequence[str]) -> str:
-    """That of `--lang`, else of the locale: even for a command line that cannot be understood otherwise."""
+    """From `--lang`, otherwise from the locale: also for a command line that cannot be parsed."""
     asked = [after for word, after in pairwise(words) if word == "--lang"]
     asked += [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
     return next((code for code in asked if code in LANGUAGES), language_of_locale(os.environ))
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that a command line names, or the group alone; and the rest of the line."""
+    """The command that a command line names, or only the group; and the rest of the line."""
     first, rest = words[0], list(words[1:])
     if first in OLD or first in SHORT or first in COMMANDS:
         return {**OLD, **SHORT}.get(first, first), rest
@@ -120,7 +120,7 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     named = {name.partition(" ")[2] for name in (*COMMANDS, *OLD) if name.startswith(f"{first} ")}
     if rest and not rest[0].startswith("-") and rest[0] not in named | HELP:
         raise _unknown(rest[0], group=first)
-    # Options may stand before the verb: `brimful job --json show job-1`.
+    # Options may come before the verb: `brimful job --json show job-1`.
     at = next((i for i, word in enumerate(rest) if word in named), None)
     if at is not None:
         name = f"{first} {rest.pop(at)}"
@@ -133,7 +133,7 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
 
     from brimful.language import Quoted, say
 
-    # By the name as it stands, and by a verb whose group was left out: of two groups, the first that has it.
+    # By the exact name, and by a verb without its group: the first group that has it.
     all_names = (name for name in reversed(COMMANDS) if name.startswith(group and f"{group} "))
     names = {name.rpartition(" ")[2]: name for name in all_names}
     names |= {} if group else dict(zip(GROUPS, GROUPS, strict=True))
@@ -153,7 +153,7 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
 
 
 def overview(language: str = "en") -> str:
-    """Every command in a line, every group in a line with its verbs: one screen, held by a test."""
+    """Every command on a line, every group on a line with its verbs: one screen, checked by a test."""
     lines = [about("overview_promise", language), about("overview_usage", language)]
     shown: set[str] = set()
     for name, home in COMMANDS.items():
@@ -188,7 +188,7 @@ MOST = 9_999_999
 
 
 def integer(text: str) -> int:
-    """A count for argparse: 1 or more, and not absurd."""
+    """A count for argparse: 1 or more, with a sane limit."""
     value = integer_from_text(text, low=1, high=MOST)
     if value is None:
         from argparse import ArgumentTypeError
@@ -200,26 +200,26 @@ def integer(text: str) -> int:
 
 
 def called() -> str:
-    """How the user called us, so that a hint can be pasted as it stands."""
+    """How the user called us, so that a hint can be pasted."""
     import shutil
     import sys
 
     said = sys.argv[0] if sys.argv else ""
-    # On the path, a program is told its whole name all the same; nobody typed that.
+    # A program on the PATH still gets its full path; nobody typed that.
     return said if said.endswith("bin/brimful") and shutil.which("brimful") != said else "brimful"
 
 
 class Answer(NamedTuple):
-    """What a command found out. `data` goes into the JSON envelope, `text` to people."""
+    """A command's result. `data` goes into the JSON envelope, `text` to people."""
 
     data: Any
     text: str
     exit_code: int = YES
-    raw: bool = False  # what a program printed, shown as it came
+    raw: bool = False  # another program's output, shown unchanged
 
 
 class Verb(NamedTuple):
-    """How a command is called and run. A file with several commands has them in `VERBS`."""
+    """How a command is called and run. A file with several commands lists them in `VERBS`."""
 
     example: str
     arguments: Sequence[Callable[[argparse.ArgumentParser], object]]
@@ -233,7 +233,7 @@ class Command(NamedTuple):
 
 
 def load(name: str) -> Command:
-    """Import one command, and only that one: start-up time is a promise."""
+    """Import only this one command: fast start-up is a promise."""
     from importlib import import_module
 
     module = import_module(f"brimful.cli.{COMMANDS[name]}")

@@ -1,6 +1,6 @@
 """`brimful`: pick the command, run it, print its answer for a person or a program.
 
-Exit codes: 0 yes, 1 a clear no ("does not fit"), 2 bad input, 3 the world failed.
+Exit codes: 0 yes, 1 a clear no ("does not fit"), 2 bad input, 3 environment error (disk, network, driver).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from brimful.cli.commands import (
 )
 from brimful.errors import BadInput, BrimfulError
 
-INTERRUPTED = 130  # what a shell expects of a program stopped by Ctrl-C
+INTERRUPTED = 130  # what a shell expects after Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line and return its exit code. Never shows a traceback for a foreseeable failure."""
+    """Run one command line and return its exit code. Never shows a traceback for an expected failure."""
     args = sys.argv[1:] if argv is None else argv
     as_json = "--json" in _split(args)[0]
     try:
         try:
             return _dispatch(args, as_json=as_json)
-        except UnicodeEncodeError as error:  # bytes of an argument that are not text, where only text can go
+        except UnicodeEncodeError as error:  # an argument with bytes that are not text
             raise _bad("cli.not_utf8", text=ascii(error.object[:80])) from error
     except BrimfulError as error:
         _print_error(error, args, as_json=as_json)
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has gone; there is nobody left to tell.
+        # The reader (`| head`) is gone; there is nobody left to tell.
         sys.stdout = None
         return YES
 
@@ -79,10 +79,10 @@ def _run(name: str, args: list[str], *, as_json: bool) -> int:
     own, users = _split(args)
     choose(asked_language(own))
     options, strange = parser_for(command).parse_known_args(own)
-    if strange and not command.takes_command:  # a word after an option: argparse has closed its words by then
+    if strange and not command.takes_command:  # argparse takes no word after an option
         options, strange = parser_for(command).parse_known_intermixed_args(own)
     if strange and command.takes_command and not users and not strange[0].startswith("-"):
-        # Its first word was taken for the file of a job.
+        # Its first word was taken for the job file.
         rest = " ".join([*filter(None, [getattr(options, "file", None)]), *strange])
         raise _bad("cli.command_needs_dashes", "cli.hint_command_after_dashes", name=name, rest=rest[:200])
     if strange:
@@ -98,7 +98,7 @@ def _run(name: str, args: list[str], *, as_json: bool) -> int:
     elif users:
         raise _bad("cli.nothing_after_dashes", "cli.hint_see_command_help", name=name)
     answer = command.verb.run(options)
-    if as_json and answer.data is not None:  # None: the command has told everything while it ran
+    if as_json and answer.data is not None:  # None: the command has printed everything while it ran
         _out(envelope({"ok": True, "data": answer.data}))
     elif answer.text:
         (_out if answer.raw else tell)(answer.text)
@@ -108,7 +108,7 @@ def _run(name: str, args: list[str], *, as_json: bool) -> int:
 def envelope(answer: dict[str, object]) -> str:
     import json
 
-    # NaN is not JSON: a number that is not one must be left out where it is made, not here.
+    # NaN is not JSON: it must be removed where it is made, not here.
     return json.dumps(answer, indent=2, allow_nan=False)
 
 
@@ -133,7 +133,7 @@ def _bad(problem: str, hint: str | None = None, **values: object) -> BadInput:
 
 
 def _command_first(args: list[str]) -> list[str]:
-    """`brimful --lang fr fit …`: what every command understands may also stand before it."""
+    """`brimful --lang fr fit …`: options of every command may also come before it."""
     at = 0
     while at < len(args) and (args[at] in ("--json", "--lang") or args[at].startswith("--lang=")):
         at += 2 if args[at] == "--lang" else 1

@@ -1,4 +1,4 @@
-"""The parser, and what several commands ask for alike: a job, a sum of money, consent."""
+"""The parser, and what several commands share: a job, a sum of money, consent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are our errors, so that `--json` covers them too, and whose help is looked up
-    when it is shown: `help.COMMAND_OPTION` of the catalogs, else `help.OPTION`, which several commands share.
+    """argparse with our errors, so that `--json` covers them too, and with help texts looked up when shown:
+    `help.COMMAND_OPTION` of the catalogs, otherwise `help.OPTION`, which several commands share.
     """
 
     def __init__(self, command: Command) -> None:
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def describe(self) -> None:
-        """Fill in the words, in the language of this command line."""
+        """Fill in the texts, in the language of this command line."""
         does = about(self.command.name, tongue().code)
         self.description = does[0].upper() + does[1:]
         example = "\n".join(f"  {line}" for line in self.command.verb.example.strip().splitlines())
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def help_key(own: str, action: argparse.Action) -> str:
-    """Its own words under its option's name or what it sets, else those of its group or of all commands."""
+    """By the option's name or destination: the command's own key, then its group's, then the shared one."""
     options = [option[2:].replace("-", "_") for option in action.option_strings if option.startswith("--")]
     homes = (own, own.partition("_")[0])
     keys = (f"{home}_{name}" for home in homes for name in (*options, action.dest))
@@ -74,7 +74,7 @@ def _gettext(text: str) -> str:
     return str(spoken.template(code)) if code else text
 
 
-# argparse looks its own words up by these two names; here it finds them in our catalog.
+# argparse looks up its own texts by these two names; here it finds them in our catalog.
 argparse._ = _gettext  # type: ignore[attr-defined]
 argparse.ngettext = lambda one, many, n: _gettext(one if n == 1 else many)  # type: ignore[attr-defined]
 
@@ -100,7 +100,7 @@ _AGREED = ("y", "yes", "o", "oui", "s", "si", "sí", "j", "ja")
 
 
 def agree(sentence: object, *, yes: bool) -> None:
-    """What spends money takes CONSENT, and goes on with `--yes` or an answer from a person."""
+    """A command that spends money takes CONSENT, and continues with `--yes` or a person's answer."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -112,7 +112,7 @@ def agree(sentence: object, *, yes: bool) -> None:
 
 
 def usd(text: str, what: str, *, zero: bool = False) -> int:
-    """Micro-dollars a person wrote; never a guess."""
+    """Micro-dollars from a person's input; never a guess."""
     microusd = microusd_from_usd(text)
     if microusd is None or (microusd == 0 and not zero):
         raise BadInput(say("cli.not_a_sum", what=what, text=Quoted(text[:40])))
@@ -122,7 +122,7 @@ def usd(text: str, what: str, *, zero: bool = False) -> int:
 
 
 def own_correction() -> Correction | None:
-    """What this user's `runs calibrate --write` kept."""
+    """What this user's `runs calibrate --write` saved."""
     from brimful.fit.correction import calibration_path, load_correction
 
     return load_correction(calibration_path(os.environ))

@@ -1,4 +1,4 @@
-"""Tables, bars and colour for the terminal. Works without colour; colour only where a person looks."""
+"""Tables, bars and colour for the terminal. Works without colour; colour only for a person."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LINES = re.compile(r"([\n\t])")
 _OURS = re.compile(rf"([\n\t]|\x1b\[(?:0|{'|'.join(_CODES.values())})m)")
-# For a screen that is drawn again and again.
+# For a screen that is redrawn.
 HOME, CLEAR_BELOW, HIDE, SHOW = "\x1b[H", "\x1b[J", "\x1b[?25l", "\x1b[?25h"
 ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
-KEPT = "\u2007"  # a space that textwrap does not break at
+KEPT = "\u2007"  # a space at which textwrap does not break
 _UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
 def colours() -> bool:
-    """Whether to colour: a terminal that can, and nobody asked not to (no-color.org)."""
+    """Whether to use colour: the terminal supports it, and nobody turned it off (no-color.org)."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -35,10 +35,10 @@ def paint(text: str, style: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Text as it may go to a terminal: what does not print is marked, but line ends, tabs and our colours.
+    """Text made safe for a terminal: marks unprintable characters except newlines, tabs and our colours.
 
-    Names of files and tenants, arguments, and words of a trace or a log are anybody's. They could move the
-    cursor, change the direction of writing, or not be text at all.
+    Names of files and tenants, arguments, and texts from a trace or a log are untrusted. They could move the
+    cursor, change the writing direction, or not be text at all.
     """
     if text.isprintable():
         return text
@@ -47,7 +47,7 @@ def clean(text: str) -> str:
 
 
 def tell(text: str, *, aside: bool = False) -> None:
-    """Every line for people goes through here; `aside`, to standard error."""
+    """All output for people goes through here; `aside`: to standard error."""
     stream = sys.stderr if aside else sys.stdout
     stream.write(clean(text) + "\n")
     stream.flush()
@@ -61,7 +61,7 @@ def bar(frac: float, width: int = 24) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns as wide as their widest cell; those in `right` are aligned to the right."""
+    """Columns as wide as their widest cell; those in `right` are right-aligned."""
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
@@ -77,7 +77,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
 def noted_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], *, right: Sequence[int] = ()
 ) -> str:
-    """A table no wider than the page, with what there is to say of a row whole below it."""
+    """A table no wider than the page, with the full note of each row below it."""
     title, *lines = (cut(line, page_columns()) for line in table(header, rows, right=right).splitlines())
     out = [title]
     for line, note in zip(lines, notes, strict=True):
@@ -86,7 +86,7 @@ def noted_table(
 
 
 def spark(values: Sequence[float], width: int, *, top: float | None = None) -> str:
-    """A curve on one line: each character is the highest value of its slice, `top` a full block."""
+    """A sparkline: each character is the highest value of its slice, `top` is a full block."""
     top = max(values, default=0.0) if top is None else top
     if not values or top <= 0:
         return ""
@@ -96,7 +96,7 @@ def spark(values: Sequence[float], width: int, *, top: float | None = None) -> s
 
 
 def columns_of(fracs: Sequence[float], rows: int) -> list[str]:
-    """A column for each share of the height, so many rows high: the highest row first."""
+    """A column per share of the height, this many rows high: the top row first."""
     eighths = [round(frac * rows * 8) for frac in fracs]
     return [
         "".join(EIGHTHS[max(0, min(8, height - 8 * row))] for height in eighths)
@@ -105,7 +105,7 @@ def columns_of(fracs: Sequence[float], rows: int) -> list[str]:
 
 
 def live(draw: Callable[[int, int], str], *, every_s: int) -> None:
-    """Draw again and again over the whole screen, of so many columns and lines, until Ctrl-C."""
+    """Redraw the whole screen, with its columns and lines, until Ctrl-C."""
     sys.stdout.write(ALTERNATE + HIDE)
     try:
         while True:
@@ -122,7 +122,7 @@ def live(draw: Callable[[int, int], str], *, every_s: int) -> None:
 
 
 def page_columns() -> int:
-    """How wide text for people may be: as the terminal is, within reason."""
+    """How wide text for people may be: the terminal's width, within limits."""
     return max(40, min(120, get_terminal_size((100, 24)).columns))
 
 
@@ -131,7 +131,7 @@ def cut(text: str, width: int) -> str:
 
 
 def wrapped(head: str, said: object, *, rest: str | None = None, columns: int = 0) -> list[str]:
-    """A sentence after its head, over as many lines as it takes: `rest` before the others, else as far in.
+    """A sentence after its head, wrapped; `rest` goes before the other lines, by default the same indent.
 
     A number stays with its unit.
     """
@@ -141,7 +141,7 @@ def wrapped(head: str, said: object, *, rest: str | None = None, columns: int = 
         initial_indent=head,
         subsequent_indent=" " * len(head) if rest is None else rest,
         break_on_hyphens=False,
-        break_long_words=False,  # a path is there to be copied
+        break_long_words=False,  # so that paths can be copied
     )
     return [line.replace(KEPT, " ") for line in lines]
 

@@ -1,4 +1,4 @@
-"""Which brimful this is: the version, and the commit it was built from or runs in."""
+"""The version of this brimful, and the commit it was built from or runs in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _commit() -> str:
 
 
 def commit_of(checkout: Path) -> str:
-    """Its first twelve digits, and `-dirty` where files have changed since; empty where git cannot tell."""
+    """Its first twelve digits, with `-dirty` if files have changed since; empty if git cannot tell."""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,1 +1,1 @@
-"""The API client: what the commands, scripts and notebooks speak to a server through."""
+"""The API client for commands, scripts and notebooks."""

@@ -1,6 +1,6 @@
-"""What the API answers: the shapes of `data`, shared by the server that makes them and whoever reads them.
+"""The API's answers: the shapes of `data`, shared by the server and its clients.
 
-The text beside a type is its description in the OpenAPI schema, which the server makes of these.
+The text beside a type is its description in the OpenAPI schema, which the server generates from these.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from brimful.fleet.node import Tier
 T = TypeVar("T")
 Usd = Annotated[int, "micro-dollars"]
 Utc = Annotated[int, "UTC seconds"]
-Code = Annotated[dict[str, Any], "code and numbers of the text before it, for programs"]
+Code = Annotated[dict[str, Any], "code and values of the preceding text, for programs"]
 
 # Of a job; `unknown` while its site does not answer.
 Phase = Literal[JobPhase, "unknown"]
 
-_fields: dict[tuple[type, ...], list[tuple[str, int]]] = {}  # which of the nouns has each field
+_fields: dict[tuple[type, ...], list[tuple[str, int]]] = {}  # which noun has each field
 
 
 def alike(answer: type[T], *nouns: object) -> T:
-    """The fields of an answer that these nouns have under the same names; its view says the others."""
+    """The fields of an answer that these nouns have under the same names; the view adds the others."""
     key = (answer, *map(type, nouns))
     if key not in _fields:
         names = answer.__annotations__
@@ -45,30 +45,30 @@ class LeaseAnswer(TypedDict):
     billed_s: int
     microusd_per_gpu_hour: Usd
     cost_microusd: Usd
-    notice_s: Annotated[int | None, "when a market will have it leave, UTC seconds"]
+    notice_s: Annotated[int | None, "when it must leave its market pool, UTC seconds"]
     exit_code: int | None
-    exit_codes: Annotated[list[int | None], "by rank, of a gang of several processes"]
+    exit_codes: Annotated[list[int | None], "by rank, for a gang of several processes"]
     reason: str
     reason_code: Code | None
 
 
 class MeasuredAnswer(TypedDict):
-    """What the job's own Meter says of its newest step; null where it does not."""
+    """What the job's own Meter reports for its newest step; null if it does not."""
 
     lease: str
     at_s: Utc
     age_s: int
-    fresh: Annotated[bool, "whether it tells of now: the lease runs and steps go on"]
+    fresh: Annotated[bool, "whether it is current: the lease is running and steps continue"]
     over: Annotated[bool, "the Meter was closed: this was its last step"]
-    idle: Annotated[str | None, "where no step has ended for ten minutes: in words"]
+    idle: Annotated[str | None, "a sentence if no step has ended for ten minutes"]
     step: int | None
     step_s: float | None
-    tokens_per_s: Annotated[float | None, "of process `rank` alone, as all below"]
+    tokens_per_s: Annotated[float | None, "of process `rank` only, like everything below"]
     mfu: Annotated[float | None, "of `peak_flops_per_s`, 0 to 1"]
     hfu: float | None
     peak_flops_per_s: float | None
     peak_format: str | None
-    peak_source: Annotated[str, "catalog, declared, or why there is none"]
+    peak_source: Annotated[str, "catalog, declared, or why there is no peak"]
     allocated_bytes: int | None
     reserved_bytes: int | None
     peak_allocated_bytes: int | None
@@ -84,7 +84,7 @@ class ArrayAnswer(TypedDict):
     """All tasks of an array together."""
 
     tasks: int
-    at_most: Annotated[int | None, "tasks that may wait for GPUs or hold them at once"]
+    at_most: Annotated[int | None, "how many tasks may wait for or hold GPUs at once"]
     phases: Annotated[dict[str, int], "phase -> tasks"]
     run_s: int
     cost_microusd: Usd
@@ -93,9 +93,9 @@ class ArrayAnswer(TypedDict):
 class PromiseAnswer(TypedDict):
     is_promised: bool
     done_by_s: Annotated[
-        int | None, "by when; if it is not promised, the earliest that could be; null: never"
+        int | None, "promised time; without a promise, the earliest possible time; null: never"
     ]
-    chance: Annotated[float | None, "that it is kept, 0 to 1; null: the run time has a bound"]
+    chance: Annotated[float | None, "probability that it is kept, 0 to 1; null: the run time is bounded"]
     said: str
 
 
@@ -103,34 +103,34 @@ class JobAnswer(TypedDict):
     job: str
     name: str
     tenant: str
-    user: Annotated[str, "who submitted it; empty: from before there were users"]
+    user: Annotated[str, "who submitted it; empty: submitted before users existed"]
     project: str
     queue: str
     submitter: str
     priority: str
-    gpus: Annotated[int, "of an elastic gang what it holds, or its fewest while it waits"]
-    min_gpus: Annotated[int, "of an elastic gang; 0: it has one size"]
+    gpus: Annotated[int, "for an elastic gang, what it holds, or its minimum while it waits"]
+    min_gpus: Annotated[int, "for an elastic gang; 0: fixed size"]
     max_gpus: int
     gpu_types: list[str]
     sites: list[str]
     tiers: list[str]
     within: str
     after: Annotated[list[tuple[str, str]], "[job or array, ok or any]: it starts once these are over"]
-    array: Annotated[str, "the array that it is a task of; empty: none"]
+    array: Annotated[str, "the array it belongs to; empty: none"]
     array_index: int
-    array_tasks: Annotated[ArrayAnswer | None, "of its array; null in a list of tasks"]
+    array_tasks: Annotated[ArrayAnswer | None, "totals of its array; null in a list of tasks"]
     command: list[str]
     folder: str
-    code: Annotated[str, "SHA-256 of the packed folder that it runs in; empty: in `folder` itself"]
+    code: Annotated[str, "SHA-256 of the packed folder it runs in; empty: it runs in `folder` itself"]
     phase: Phase
     why: str
     why_code: Code | None
     submitted_s: Utc
-    ready_s: Annotated[int, "when it began to wait for GPUs: later than submit where other jobs came first"]
+    ready_s: Annotated[int, "when it started to wait for GPUs: after submit if it had to wait for other jobs"]
     now_s: Utc
     started_s: Utc | None
     ended_s: Utc | None
-    delay_s: Annotated[int, "finish - submit - work; by now if it is not over"]
+    delay_s: Annotated[int, "finish - submit - work; up to now if it is not over"]
     exit_code: int | None
     node: str | None
     site: str | None
@@ -139,7 +139,7 @@ class JobAnswer(TypedDict):
     retries: int
     max_run_s: int | None
     deadline_s: Utc | None
-    promise: Annotated[PromiseAnswer | None, "what was said of its deadline; null: nothing, or it is over"]
+    promise: Annotated[PromiseAnswer | None, "the promise about its deadline; null: none, or it is over"]
     limit_microusd_per_gpu_hour: Usd | None
     budget_microusd: Usd | None
     posted_microusd: Usd
@@ -173,13 +173,13 @@ class PoolAnswer(TypedDict):
 
 
 class WhyAnswer(TypedDict):
-    promise: Annotated[PromiseAnswer | None, "what was said of its deadline; null: nothing, or it is over"]
+    promise: Annotated[PromiseAnswer | None, "the promise about its deadline; null: none, or it is over"]
     job: str
     phase: Phase
     waiting: str | None
     waiting_code: Code | None
-    ahead: Annotated[int | None, "jobs that the order puts before it"]
-    policy: Annotated[str, "which policy decides, since when, and on what evidence"]
+    ahead: Annotated[int | None, "jobs ahead of it in the order"]
+    policy: Annotated[str, "the active policy, since when, and on what evidence"]
     here: str | None
     price: str | None
     pools: list[PoolAnswer]
@@ -197,8 +197,8 @@ class LogAnswer(TypedDict):
 class GpuAnswer(TypedDict):
     index: int
     held: bool
-    job: Annotated[str | None, "null where it is free, or held by somebody you do not see"]
-    bad: Annotated[bool, "it does not answer its driver: nothing starts on it"]
+    job: Annotated[str | None, "null: free, or held by a job you may not see"]
+    bad: Annotated[bool, "it does not respond to its driver: nothing starts on it"]
     memory_used_bytes: int | None
     busy_frac: float | None
     mfu: float | None
@@ -217,14 +217,14 @@ class NodeAnswer(TypedDict):
 
 class SiteAnswer(TypedDict):
     site: str
-    engine: Annotated[str, "the kind of engine behind it; empty: none is known"]
+    engine: Annotated[str, "the kind of engine behind it; empty: unknown"]
     nodes: int
     drained: int
     gpus: int
     held: int
-    silent_s: Annotated[int | None, "for how long it has not answered; null: it answers"]
+    silent_s: Annotated[int | None, "how long it has not answered; null: it answers"]
     problem: str
-    latency_s: Annotated[dict[str, float], "how long its last steps took; empty: nobody has timed them"]
+    latency_s: Annotated[dict[str, float], "how long its last steps took; empty: not measured"]
 
 
 class FleetHead(TypedDict):
@@ -232,7 +232,7 @@ class FleetHead(TypedDict):
     free: int
     allocation_rate: float | None
     policy: Annotated[str, "who goes first, and where: NAME[?option=value&…]"]
-    market: Annotated[list[str], "pools where bids decide instead: `all`, or sites, GPU types, tiers"]
+    market: Annotated[list[str], "pools where bids decide: `all`, or sites, GPU types, tiers"]
     problems: dict[str, str]
     trouble: str
     sites: list[SiteAnswer]
@@ -249,7 +249,7 @@ class AttentionAnswer(TypedDict):
     kind: Looks
     said: str
     said_code: Code
-    path: Annotated[str, "of the console's page that shows it"]
+    path: Annotated[str, "of the console page that shows it"]
 
 
 class AttentionsAnswer(TypedDict):
@@ -263,14 +263,14 @@ class DrainAnswer(TypedDict):
 
 
 class QueueSettings(TypedDict):
-    gpus: Annotated[int, "its own, which it lends while it does not use them"]
-    borrow_gpus: Annotated[int | None, "at most this many of others' idle GPUs; null: all"]
+    gpus: Annotated[int, "its quota, which it lends while unused"]
+    borrow_gpus: Annotated[int | None, "limit on borrowed idle GPUs; null: no limit"]
     lend: bool
-    weight: Annotated[float, "of its use, under the policy `fair`"]
-    user_gpus: Annotated[int | None, "the most one user may hold"]
-    type_gpus: Annotated[dict[str, int], "the most it may hold of a GPU type"]
+    weight: Annotated[float, "its weight under the policy `fair`"]
+    user_gpus: Annotated[int | None, "limit per user"]
+    type_gpus: Annotated[dict[str, int], "limit per GPU type"]
     top_priority: Annotated[str, "the highest class its jobs may have"]
-    tenants: Annotated[list[str], "who may use it; empty: the tenant of its name"]
+    tenants: Annotated[list[str], "who may use it; empty: the tenant with its name"]
 
 
 class QueueAnswer(TypedDict):
@@ -283,7 +283,7 @@ class QueueAnswer(TypedDict):
     oldest_wait_s: int | None
     recent_gpu_s: float
     quota_gpus: int | None
-    set: Annotated[QueueSettings | None, "what the operator has set; null: nothing"]
+    set: Annotated[QueueSettings | None, "the operator's settings; null: none"]
 
 
 class QueuesAnswer(TypedDict):
@@ -315,21 +315,21 @@ class TransferAnswer(TypedDict):
 class SpendSums(TypedDict):
     posted_microusd: Usd
     accruing_microusd: Usd
-    microusd_per_hour: Annotated[int, "what running leases cost an hour, micro-dollars"]
+    microusd_per_hour: Annotated[int, "hourly cost of running leases, micro-dollars"]
     held_microusd: Usd
     by_tenant: dict[str, int]
 
 
 class SpendAnswer(SpendSums):
     balances: dict[str, int]
-    sum_microusd: Annotated[Usd | None, "of all accounts: zero, always; null for who sees some"]
+    sum_microusd: Annotated[Usd | None, "over all accounts, always zero; null if you see only some"]
     transfers: list[TransferAnswer]
 
 
 class DepthAnswer(TypedDict):
     limit_microusd_per_gpu_hour: Usd
-    held: Annotated[int, "GPUs in the hands of bids with this limit"]
-    wanted: Annotated[int, "GPUs that waiting bids with this limit ask for"]
+    held: Annotated[int, "GPUs held by bids with this limit"]
+    wanted: Annotated[int, "GPUs wanted by waiting bids with this limit"]
 
 
 class PricePointAnswer(TypedDict):
@@ -342,7 +342,7 @@ class PricePointAnswer(TypedDict):
 
 
 class QuoteAnswer(TypedDict):
-    at_s: Annotated[int, "the UTC second at which the hour begins"]
+    at_s: Annotated[int, "UTC second at which the hour starts"]
     microusd_per_gpu_hour: Usd
 
 
@@ -352,13 +352,13 @@ class PoolPriceAnswer(TypedDict):
     tier: Tier
     market: Annotated[bool, "whether bids decide; otherwise the price is posted"]
     microusd_per_gpu_hour: Usd
-    cleared_microusd_per_gpu_hour: Annotated[int, "before it was smoothed"]
+    cleared_microusd_per_gpu_hour: Annotated[int, "before smoothing"]
     floor_microusd_per_gpu_hour: Usd
     gpus: int
     free: int
     depth: list[DepthAnswer]
     history: list[PricePointAnswer]
-    ahead: Annotated[list[QuoteAnswer], "what each hour from this one on costs; empty without a tariff"]
+    ahead: Annotated[list[QuoteAnswer], "price of each hour from now on; empty without a tariff"]
 
 
 class PricesAnswer(TypedDict):
@@ -367,22 +367,22 @@ class PricesAnswer(TypedDict):
 
 
 class LoadHourAnswer(TypedDict):
-    at_s: Annotated[int, "the UTC second at which the hour begins"]
-    low: Annotated[float, "GPUs held or waited for: one in ten hours is below"]
-    likely: Annotated[float, "half are below"]
-    high: Annotated[float, "one in ten is above"]
+    at_s: Annotated[int, "UTC second at which the hour starts"]
+    low: Annotated[float, "GPUs held or waited for: 10th percentile"]
+    likely: Annotated[float, "median"]
+    high: Annotated[float, "90th percentile"]
 
 
 class LoadScoreAnswer(TypedDict):
-    hours: Annotated[int, "forecast a day ahead and seen since"]
-    coverage: Annotated[float, "share inside low to high; 0.8 is right"]
-    skill: Annotated[float | None, "how much lower the pinball loss is than that of yesterday's same hour"]
-    skill_over_persistence: Annotated[float | None, "than that of the load when the forecast was made"]
+    hours: Annotated[int, "hours that were forecast a day ahead and have passed"]
+    coverage: Annotated[float, "share between low and high; 0.8 is ideal"]
+    skill: Annotated[float | None, "reduction of pinball loss against the same hour of the day before"]
+    skill_over_persistence: Annotated[float | None, "reduction against the load when the forecast was made"]
 
 
 class LoadSeenAnswer(TypedDict):
-    at_s: Annotated[int, "the UTC second at which the hour begins"]
-    held: Annotated[int, "GPUs held when it was looked at"]
+    at_s: Annotated[int, "UTC second at which the hour starts"]
+    held: Annotated[int, "GPUs held at the time of measurement"]
     load: Annotated[float, "GPUs held or waited for"]
 
 
@@ -401,11 +401,11 @@ class SpotForecastAnswer(TypedDict):
     site: str
     gpu: str
     tier: Tier
-    there: Annotated[bool, "whether spot is there now"]
-    age_s: Annotated[int, "for how long it has been so"]
-    spells: Annotated[int, "times it came"]
-    expected_hours: Annotated[float, "that spot of this age, or just come, lasts"]
-    stays: Annotated[dict[str, float], "the chance to last 1, 6 and 24 hours more"]
+    there: Annotated[bool, "whether spot is available now"]
+    age_s: Annotated[int, "how long that has been so"]
+    spells: Annotated[int, "how often it became available"]
+    expected_hours: Annotated[float, "how long spot of this age, or just available, is expected to last"]
+    stays: Annotated[dict[str, float], "probability of lasting another 1, 6 and 24 hours"]
 
 
 class ForecastAnswer(TypedDict):
@@ -415,16 +415,16 @@ class ForecastAnswer(TypedDict):
 
 
 class BudgetTermsAnswer(TypedDict):
-    within: Annotated[str, "the budget that it is part of; empty: none"]
+    within: Annotated[str, "parent budget; empty: none"]
     period: Literal["fixed", "monthly", "quarterly"]
     zone: str
-    hard: Annotated[bool, "false: it only warns"]
-    limit_microusd: Annotated[int, "micro-dollars of each period"]
-    allowed_microusd: Annotated[int, "in this period, with credits; less where its parent had no more"]
-    used_microusd: Annotated[int, "in this period, by all under it, running leases counted until now"]
+    hard: Annotated[bool, "false: only warn"]
+    limit_microusd: Annotated[int, "micro-dollars per period"]
+    allowed_microusd: Annotated[int, "in this period, with credits; less if its parent has less"]
+    used_microusd: Annotated[int, "in this period, with budgets below it and running leases so far"]
     since_s: Utc
     until_s: Annotated[int | None, "UTC second at which it renews; null: never"]
-    expected_microusd: Annotated[int | None, "by the end of the period, at its pace so far; null: no end"]
+    expected_microusd: Annotated[int | None, "by the end of the period, at the pace so far; null: no end"]
     runs_out_s: Annotated[
         int | None, "UTC second at which it is used up, at that pace; null: not before the end"
     ]
@@ -433,8 +433,8 @@ class BudgetTermsAnswer(TypedDict):
 class BudgetAnswer(TypedDict):
     tenant: Annotated[str, "a tenant, TENANT/PROJECT, or the name of an organisation"]
     left_microusd: Annotated[int | None, "micro-dollars; null: no budget is set"]
-    accruing_microusd: Annotated[int, "what running leases have come to"]
-    held_microusd: Annotated[int, "set aside for jobs with budgets of their own"]
+    accruing_microusd: Annotated[int, "cost of running leases so far"]
+    held_microusd: Annotated[int, "set aside for jobs with their own budgets"]
     spent_microusd: Usd
     budget: Annotated[BudgetTermsAnswer | None, "null: none is set"]
 
@@ -448,8 +448,8 @@ class BillAnswer(TypedDict):
     leases: int
     gpu_s: int
     microusd: Usd
-    failed_microusd: Annotated[int, "for runs that ended with an error of their own"]
-    lost_microusd: Annotated[int, "for work that was done again"]
+    failed_microusd: Annotated[int, "for runs that failed"]
+    lost_microusd: Annotated[int, "for repeated work"]
     idle_microusd: Annotated[int | None, "while GPUs were held idle; null: not measured"]
     moved_bytes: Annotated[int, "of checkpoints, to and from a store"]
     egress_microusd: Annotated[int, "for moving them"]
@@ -464,16 +464,16 @@ class InvoiceAnswer(TypedDict):
 class WhoAnswer(TypedDict):
     token: str
     name: Annotated[str, "the user"]
-    tenant: Annotated[str, "its team, of several the first; `*`: all"]
-    role: Annotated[str, "the highest that it has"]
+    tenant: Annotated[str, "its team, or the first of several; `*`: all"]
+    role: Annotated[str, "its highest role"]
     roles: Annotated[dict[str, str], "by team; `*`: the organisation"]
 
 
 class UserAnswer(TypedDict):
     user: str
-    signs_in: Annotated[bool, "by OpenID Connect, and not by tokens alone"]
+    signs_in: Annotated[bool, "with OpenID Connect, not only with tokens"]
     created_s: Utc
-    roles: Annotated[dict[str, str], "by team, of the teams you are an admin of"]
+    roles: Annotated[dict[str, str], "by team, for the teams you administer"]
 
 
 class UsersAnswer(TypedDict):
@@ -496,7 +496,7 @@ class TokensAnswer(TypedDict):
 
 class NewTokenAnswer(TypedDict):
     token: TokenAnswer
-    secret: Annotated[str, "the whole token; it is shown this once"]
+    secret: Annotated[str, "the whole token; shown only once"]
 
 
 class DeedAnswer(TypedDict):
@@ -516,25 +516,25 @@ class AuditAnswer(TypedDict):
 
 
 class LeafAnswer(TypedDict):
-    path: Annotated[str, "such as unallocated.own_queue.fits; a path that ends before a leaf is a sum"]
+    path: Annotated[str, "such as unallocated.own_queue.fits; a path that ends above a leaf is a sum"]
     gpu_s: int
     gpu_h: float
     share: float
     microusd: Annotated[int | None, "null: some of it has no price"]
 
 
-# `from` is a word of Python.
+# `from` is a Python keyword.
 _Window = TypedDict("_Window", {"from": str, "to": str})
 
 
 class UsageAuditAnswer(_Window):
-    """Where paid GPU time went; `brimful audit --json` has the same."""
+    """Where paid GPU time went; the same as `brimful audit --json`."""
 
     paid_gpu_h: float
-    paid_usd: Annotated[float | None, "null where some of it has no price"]
+    paid_usd: Annotated[float | None, "null if some of it has no price"]
     priced_gpu_h: Annotated[float, "of what was paid, the part with a price"]
-    priced_usd: Annotated[float | None, "what that part cost; null where nothing has a price"]
-    money_is: Annotated[str | None, "paid, list, or null where there is no price"]
+    priced_usd: Annotated[float | None, "the cost of that part; null if nothing has a price"]
+    money_is: Annotated[str | None, "paid, list, or null if there is no price"]
     headline: Annotated[dict[str, dict[str, float | None]], "kept, wasted and unknown: gpu_h, share, usd"]
     leaves: list[LeafAnswer]
     hour_of_week: dict[str, object]
@@ -547,16 +547,16 @@ class UsageAuditAnswer(_Window):
 class FitCardAnswer(TypedDict):
     gpu: str
     title: str
-    batch_size: Annotated[int, "as configured: sequences of one micro-step"]
+    batch_size: Annotated[int, "as configured: sequences per micro-step"]
     estimate: Annotated[dict[str, Any], "the JSON of `brimful fit`"]
-    ladder: Annotated[list[dict[str, Any]], "from what surely fits up; empty where it fits as it is"]
+    ladder: Annotated[list[dict[str, Any]], "starting from what surely fits; empty if the config fits"]
     sweep: Annotated[dict[str, Any], "memory and MFU over batch sizes, as `brimful sweep --json`"]
 
 
 class FitAnswer(TypedDict):
     language: str
     model: str | None
-    config: Annotated[str | None, "what the pasted config was read as: py, json, yaml or toml"]
+    config: Annotated[str | None, "format of the pasted config: py, json, yaml or toml"]
     cards: list[FitCardAnswer]
     explanation: Annotated[dict[str, Any] | None, "of a message or log, as `brimful explain --json`"]
     claims: Annotated[dict[str, Any] | None, "of advice, as `brimful claims --json`"]
@@ -570,11 +570,11 @@ class NotificationAnswer(TypedDict):
     notification: str
     target: str
     on: list[str]
-    team: Annotated[bool, "all jobs of the tenant, not only one's own"]
+    team: Annotated[bool, "all jobs of the tenant, not only your own"]
     tenant: str
     created_s: Utc
-    waiting: Annotated[int, "notes still to be sent"]
-    dead: Annotated[int, "notes that nobody took after seven tries"]
+    waiting: Annotated[int, "notices still to be sent"]
+    dead: Annotated[int, "notices given up after seven tries"]
 
 
 class NotificationsAnswer(TypedDict):
@@ -583,7 +583,7 @@ class NotificationsAnswer(TypedDict):
 
 class NewNotificationAnswer(TypedDict):
     notification: NotificationAnswer
-    secret: Annotated[str, "signs what goes to a webhook; it is shown this once"]
+    secret: Annotated[str, "signs webhook deliveries; shown only once"]
 
 
 class TicketAnswer(TypedDict):

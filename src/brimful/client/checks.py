@@ -1,4 +1,4 @@
-"""What the API answers to a job that is only asked about: the shapes, as in `answers`."""
+"""The answer for a job that is checked without submitting it: shapes, as in `answers`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class CheckPoolAnswer(TypedDict):
     verdict: str
     can: Annotated[bool, "whether it could ever run there"]
     starts_s: Annotated[
-        int | None, "UTC second by which enough GPUs are free, if nobody goes first; null: unknown"
+        int | None, "UTC second at which enough GPUs are free if no other job goes first; null: unknown"
     ]
     needs_bytes: Annotated[int | None, "predicted for one GPU; null: no training config"]
     usable_bytes: int | None
     microusd_per_gpu_hour: Usd
-    microusd_per_hour: Annotated[int, "of all its GPUs, now"]
+    microusd_per_hour: Annotated[int, "for all its GPUs, now"]
     tonight_s: Annotated[int | None, "the cheapest hour of the next 24; null: all cost the same"]
     tonight_microusd_per_hour: Usd
-    most_microusd: Annotated[int | None, "if it runs as long as it may, at today's price; null: no limit"]
+    most_microusd: Annotated[int | None, "if it runs to its time limit, at today's price; null: no limit"]
     tonight_most_microusd: Usd | None
 
 
 class ForecastAnswer(TypedDict):
-    earliest_s: Annotated[int | None, "UTC second of the start in the luckiest try; null: it never started"]
-    likely_s: Annotated[int | None, "in the middle one"]
-    latest_s: Annotated[int | None, "in the unluckiest one"]
-    until_s: Annotated[int | None, "how far the tries went in which it did not start; null: there is none"]
-    site: Annotated[str, "where it started in the middle one"]
+    earliest_s: Annotated[int | None, "UTC second of the start in the earliest try; null: it never started"]
+    likely_s: Annotated[int | None, "in the median try"]
+    latest_s: Annotated[int | None, "in the latest try"]
+    until_s: Annotated[int | None, "how far tries without a start went; null: it started in all"]
+    site: Annotated[str, "where it started in the median try"]
     gpu: str
-    tries: Annotated[int, "with other lengths of the jobs that run and wait"]
+    tries: Annotated[int, "with different run times of the running and waiting jobs"]
 
 
 class CheckProblem(TypedDict):
@@ -47,16 +47,17 @@ class CheckProblem(TypedDict):
 class CheckAnswer(TypedDict):
     kind: Annotated[
         Literal["form", "brimful", "sbatch", "skypilot", "config"],
-        "what the text was read as; form: none was sent",
+        "how the text was read; form: no text was sent",
     ]
-    job: Annotated[dict[str, Any], "what `POST /v1/jobs` takes"]
-    file: Annotated[str, "the job file that says the same"]
+    job: Annotated[dict[str, Any], "the body for `POST /v1/jobs`"]
+    file: Annotated[str, "the equivalent job file"]
     notes: list[str]
-    problems: Annotated[list[CheckProblem], "why it would be refused; empty: it would not"]
+    problems: Annotated[list[CheckProblem], "why it would be refused; empty: it would be accepted"]
     fits: Annotated[dict[str, Any], "by GPU type, the JSON of `brimful fit`; empty without a training config"]
     ahead: Annotated[int | None, "waiting jobs of its class or above"]
     pools: list[CheckPoolAnswer]
     forecast: Annotated[
-        ForecastAnswer | None, "when it would start, by a rehearsal of today's queue; null: none yet, or none"
+        ForecastAnswer | None,
+        "when it would start, by a rehearsal of the current queue; null: not known, or not yet",
     ]
-    forecasting: Annotated[bool, "a rehearsal is under way: ask again in a second"]
+    forecasting: Annotated[bool, "a rehearsal is running: ask again in a second"]

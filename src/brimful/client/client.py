@@ -1,7 +1,7 @@
 """`brimful.Client`: a running brimful's public API, for scripts and for the commands, which use nothing else.
 
-Needs nothing but Python. Every method answers the `data` of the API's envelope as plain dicts, whose shapes
-are in answers.py, and raises the error the server told, as the same kind it was there.
+Needs only Python. Every method returns the `data` of the API's envelope as plain dicts, whose shapes are in
+answers.py, and raises the server's error as the same class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brimful.language import Plain, Quoted, os_words, say, tongue, verbatim
 from brimful.language.printable import printable
 from brimful.language.sentence import Retold
 
-if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
+if TYPE_CHECKING:  # the shapes take time to build, and only a type checker needs them
     from brimful.client import answers, cloud_answers, reserve_answers
     from brimful.client.pack import Pack
     from brimful.client.policy_answers import PolicyAnswer
@@ -44,11 +44,11 @@ BY_STATUS: dict[int, type[BrimfulError]] = {
 
 
 class Client:
-    """One server. Found by BRIMFUL_URL, else by what the server that holds the data folder wrote into it.
+    """One server. Found by BRIMFUL_URL, otherwise by what the server holding the data folder wrote there.
 
-    Nothing that is ours (token, script, environment) is sent before the server has proven that it is the one:
-    by its certificate, or, where it has none, by what only the server that made our token knows of it. A
-    server that has ended leaves its address behind, and whoever listens there next may be anybody.
+    Nothing of ours (token, script, environment) is sent before the server has proven its identity: by its
+    certificate or, without one, by what only the server that made our token knows about it. A server that has
+    ended leaves its address behind, and anyone may listen there next.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -59,7 +59,7 @@ class Client:
         self._asks_a_folder = not named and not found.url and bool(os.environ.get("BRIMFUL_DATA"))
         self._ended_url = "" if named or found.url else _written(self._settings)[0].url
         check_url(self.url)
-        # A proxy from the environment has no business between us and the server, and none of ours redirects.
+        # No proxy from the environment belongs between us and the server, and our servers never redirect.
         handlers: list[BaseHandler] = [ProxyHandler({}), StaysHere(), ProvenHandler(self._token)]
         if found.certificate:
             from brimful.client.pinning import PinnedHandler  # ssl takes time to load, and few need it
@@ -70,9 +70,9 @@ class Client:
     # -- jobs ------------------------------------------------------------------------------------------
 
     def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> answers.JobAnswer:  # noqa: ANN401
-        """Hand over a command; `more` are the other fields of `POST /v1/jobs`.
+        """Submit a command; `more` are the other fields of `POST /v1/jobs`.
 
-        With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
+        With a `key` it can be sent again if nobody knows whether it arrived: it creates no second job.
         """
         body = {"command": list(command), "folder": folder, **more}
         return cast("answers.JobAnswer", self.post("/v1/jobs", body, _keyed(key)))
@@ -86,7 +86,7 @@ class Client:
         array: str | None = None,
         fold: bool = False,
     ) -> list[answers.JobAnswer]:
-        """The newest jobs, as many as asked for; with `fold` one task stands for its array."""
+        """The newest jobs, as many as requested; with `fold` one task stands for its array."""
         found: list[answers.JobAnswer] = []
         asked = {"phase": list(phase), "tenant": tenant, "array": array, "fold": "true" if fold else ""}
         query: dict[str, object] = {name: value for name, value in asked.items() if value}
@@ -120,7 +120,7 @@ class Client:
     def log(
         self, job: str, *, lease: str | None = None, rank: int = 0, offset: int = 0, limit: int = 1 << 16
     ) -> answers.LogAnswer:
-        """A piece of the log of a lease, by default the newest; where that has no more, of the next one."""
+        """A piece of the log of a lease, by default the newest; if that has no more, of the next one."""
         query: dict[str, object] = {"offset": offset, "limit": limit}
         query |= {"lease": lease} if lease is not None else {}
         query |= {"rank": rank} if rank else {}  # an older server knows only the first
@@ -131,7 +131,7 @@ class Client:
         return self.stream(_path("jobs", job, "/log/stream"), offset=offset)
 
     def keep_code(self, pack: Pack, *, tenant: str | None = None) -> None:
-        """Have the server keep this archive for jobs to run in; sent only where it has not got it."""
+        """Store this archive on the server for jobs to run in; sent only if it is not there yet."""
         path = self._at(_path("code", pack.code), {"tenant": tenant} if tenant else {})
         try:
             self._call(Request(path))  # noqa: S310
@@ -148,16 +148,16 @@ class Client:
         return cast("list[answers.QueueAnswer]", self.get("/v1/queues")["queues"])
 
     def set_queues(self, queues: Sequence[Mapping[str, object]]) -> list[answers.QueueAnswer]:
-        """All queues with quotas and limits from now on, each as `PUT /v1/queues` describes it."""
+        """Replace all queues with quotas and limits, each as `PUT /v1/queues` describes it."""
         done = self._send("PUT", "/v1/queues", {"queues": list(queues)}, {})
         return cast("list[answers.QueueAnswer]", done["queues"])
 
     def policy(self) -> PolicyAnswer:
-        """Which policy decides, and what others would have done (operators)."""
+        """The active policy, and what others would have done (operators)."""
         return cast("PolicyAnswer", self.get("/v1/policy"))
 
     def rehearse(self, *, days: int = 1, policies: Sequence[str] = ()) -> PolicyAnswer:
-        """Begin to rehearse the server's last days; `policy` has the result once it is not `running`."""
+        """Start to rehearse the server's last days; `policy` has the result once it is not `running`."""
         body = {"days": days, "policies": list(policies)}
         return cast("PolicyAnswer", self.post("/v1/policy/rehearse", body))
 
@@ -165,12 +165,12 @@ class Client:
         return cast("PolicyAnswer", self.post("/v1/policy/adopt", {"policy": policy}))
 
     def prices(self, *, since_s: int | None = None) -> answers.PricesAnswer:
-        """Every pool's price; with `since_s` market pools have their history from then on."""
+        """Every pool's price; with `since_s`, market pools include their history from then on."""
         query = {} if since_s is None else {"since_s": since_s}
         return cast("answers.PricesAnswer", self.get("/v1/prices", **query))
 
     def forecast(self, *, hours: int = 24) -> answers.ForecastAnswer:
-        """The load of every pool, hour by hour, with the score of earlier forecasts; how long spot stays."""
+        """The load of every pool, hour by hour, with scores of earlier forecasts; how long spot lasts."""
         return cast("answers.ForecastAnswer", self.get("/v1/forecast", hours=hours))
 
     def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> answers.JobAnswer:
@@ -184,7 +184,7 @@ class Client:
         return cast("list[answers.BudgetAnswer]", self.get("/v1/budgets")["budgets"])
 
     def set_budget(self, tenant: str, microusd: int | None, **terms: object) -> answers.BudgetAnswer:
-        """`terms`: project, within, period, zone, hard, as `POST /v1/budgets` has them."""
+        """`terms`: project, within, period, zone, hard, as in `POST /v1/budgets`."""
         body = {"microusd": microusd, **terms}
         return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant), body))
 
@@ -197,30 +197,30 @@ class Client:
         return cast("answers.InvoiceAnswer", self.get("/v1/invoice", by=by, **only))
 
     def reservations(self) -> reserve_answers.ReservationsAnswer:
-        """What your tenants have reserved, what became of the hours, and their credits."""
+        """What your tenants have reserved, how the hours were used, and their credits."""
         return cast("reserve_answers.ReservationsAnswer", self.get("/v1/reservations"))
 
     def cloud(self) -> cloud_answers.CloudAnswer:
-        """The machines that were bought, what they cost, and what is left of the caps."""
+        """The machines that were bought, what they cost, and what is left of the spending caps."""
         return cast("cloud_answers.CloudAnswer", self.get("/v1/cloud"))
 
     def cloud_offers(self) -> list[cloud_answers.OfferAnswer]:
         return cast("list[cloud_answers.OfferAnswer]", self.get("/v1/cloud/offers")["offers"])
 
     def cloud_check(self) -> list[cloud_answers.ProviderAnswer]:
-        """Each provider, with what is wrong. Looks at every machine it lists, so it may take a while."""
+        """Each provider, and what is wrong with it. Contacts every machine it lists, so it may be slow."""
         return cast("list[cloud_answers.ProviderAnswer]", self.get("/v1/cloud/check")["providers"])
 
     def cloud_plan(self, job: Mapping[str, object]) -> cloud_answers.CloudPlanAnswer:
-        """What would be bought for this job, as `submit` takes it. Buys nothing."""
+        """What would be bought for this job, given as for `submit`. Buys nothing."""
         return cast("cloud_answers.CloudPlanAnswer", self.post("/v1/cloud/plan", dict(job)))
 
     def quote_reservation(self, **window: object) -> reserve_answers.ReserveQuoteAnswer:
-        """`gpu`, `gpus`, `hours`, and `site`, `tier` and `start_s` where they matter."""
+        """`gpu`, `gpus`, `hours`, and optionally `site`, `tier` and `start_s`."""
         return cast("reserve_answers.ReserveQuoteAnswer", self.post("/v1/reservations/quote", window))
 
     def buy_reservation(self, *, key: str = "", **window: object) -> reserve_answers.ReservationAnswer:
-        """The same, with `tenant` and `at_most_microusd_per_gpu_hour`. Spends money, under one `key` once."""
+        """The same, with `tenant` and `at_most_microusd_per_gpu_hour`. Spends money, once per `key`."""
         done = self.post("/v1/reservations", window, _keyed(key))
         return cast("reserve_answers.ReservationAnswer", done)
 
@@ -237,7 +237,7 @@ class Client:
     def extend_reservation(
         self, name: str, hours: int, at_most_microusd_per_gpu_hour: int | None = None, *, key: str = ""
     ) -> reserve_answers.ReservationAnswer:
-        """Spends money, under one `key` once."""
+        """Spends money, once per `key`."""
         body = {"hours": hours, "at_most_microusd_per_gpu_hour": at_most_microusd_per_gpu_hour}
         done = self.post(_path("reservations", name, "/extend"), body, _keyed(key))
         return cast("reserve_answers.ReservationAnswer", done)
@@ -252,7 +252,7 @@ class Client:
         return cast("answers.EventsAnswer", self.get("/v1/events", after=after, limit=limit))
 
     def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, answers.EventAnswer]]:
-        """(kind, event) from that place of the log on, for as long as the server lives."""
+        """(kind, event) from that position in the log on, for as long as the server lives."""
         return cast(
             "Iterator[tuple[str, answers.EventAnswer]]", self.stream("/v1/events/stream", after=after)
         )
@@ -263,7 +263,7 @@ class Client:
         return cast("answers.TokensAnswer", self.get("/v1/tokens"))
 
     def add_token(self, name: str, *, tenant: str, role: str, **lasts: int | None) -> answers.NewTokenAnswer:
-        """`ttl_s` may be among `lasts`; left out, it is what the server gives, and no longer than ours."""
+        """`lasts` may contain `ttl_s`; without it the server decides, and never longer than our own token."""
         body: dict[str, object] = {"name": name, "tenant": tenant, "role": role, **lasts}
         return cast("answers.NewTokenAnswer", self.post("/v1/tokens", body))
 
@@ -271,7 +271,7 @@ class Client:
         return cast("answers.TokenAnswer", self.post(_path("tokens", token, "/revoke")))
 
     def users(self) -> answers.UsersAnswer:
-        """The people of the teams you are an admin of."""
+        """Users of the teams you administer."""
         return cast("answers.UsersAnswer", self.get("/v1/users"))
 
     def set_role(self, user: str, *, tenant: str, role: str | None) -> answers.UserAnswer:
@@ -280,7 +280,7 @@ class Client:
         return cast("answers.UserAnswer", self.post(_path("users", user), body))
 
     def audit(self) -> answers.AuditAnswer:
-        """What was done lately, newest first."""
+        """Recent actions, newest first."""
         return cast("answers.AuditAnswer", self.get("/v1/audit"))
 
     def usage_audit(self, *, from_s: int | None = None, to_s: int | None = None) -> answers.UsageAuditAnswer:
@@ -302,7 +302,7 @@ class Client:
         return cast("answers.NotificationAnswer", self.post(path))
 
     def ticket(self) -> answers.TicketAnswer:
-        """A path that opens the console in a browser, once."""
+        """A one-time path that opens the console in a browser."""
         return cast("answers.TicketAnswer", self.post("/v1/tickets"))
 
     # -- HTTP ------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class Client:
         return self._call(Request(f"{self.url}{path}", data=payload, headers=sent, method=verb))  # noqa: S310
 
     def stream(self, path: str, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Server-sent events: (what, data), until the server has no more."""
+        """Server-sent events: (event, data), until the server has no more."""
         request = Request(self._at(path, query))  # noqa: S310
         with self._failing_clearly(), self._open(request) as answer:
             kind = ""
@@ -362,7 +362,7 @@ class Client:
                 raise WorldFailed(said, code="untrusted_certificate") from error
             why = os_words(reason) if isinstance(reason, OSError) else reason
             said = say("client.no_server", url=self.url, reason=why)
-            if self._asks_a_folder:  # the address is a guess then, and no news
+            if self._asks_a_folder:  # the address is a guess then, not worth showing
                 said = say("client.no_server_on", data=self._settings.folder)
             elif self._ended_url:
                 said = say("client.server_ended", url=self._ended_url, data=self._settings.folder)
@@ -373,7 +373,7 @@ class Client:
     def _token(self) -> str:
         token = os.environ.get("BRIMFUL_TOKEN", "")
         if not token:
-            with suppress(OSError, ValueError):  # what is missing is said later
+            with suppress(OSError, ValueError):  # what is missing is reported later
                 token = self._settings.token_file.read_text("utf-8").strip()
         if not token.isascii() or not token.isprintable():
             raise BadInput(say("client.bad_token"))
@@ -386,13 +386,13 @@ def _keyed(key: str) -> dict[str, str]:
 
 
 def check_key(key: str) -> None:
-    """Of a submission: something that a header holds."""
+    """A submission's key must fit into a header."""
     if len(key) > 100 or not (key.isascii() and key.isprintable()) or " " in key:
         raise BadInput(say("client.bad_key", key=Quoted(key[:100])))
 
 
 class Announced(NamedTuple):
-    """What the server that holds our data folder says of itself; empty where none does."""
+    """What the server that holds our data folder says about itself; empty without one."""
 
     url: str = ""
     certificate: str = ""  # its SHA-256, if it has one
@@ -400,13 +400,13 @@ class Announced(NamedTuple):
 
 
 def announced(settings: Settings) -> Announced:
-    """Of a server that lives, whatever an old file says."""
+    """From a living server, not from an old file."""
     found, pid = _written(settings)
     return found if _is_held(settings.lock_file) and _is_alive(pid) else Announced()
 
 
 def _written(settings: Settings) -> tuple[Announced, int]:
-    """What the last server wrote of itself, and its process; it may have ended without a word."""
+    """What the last server wrote about itself, and its process; it may have died since."""
     try:
         facts = json.loads(settings.server_file.read_text(encoding="utf-8"))
         found = Announced(str(facts["url"]), str(facts.get("certificate", "")), str(facts.get("policy", "")))
@@ -443,13 +443,13 @@ def _path(kind: str, name: str, rest: str = "") -> str:
 
 
 def _retold(told: dict[str, Any]) -> tuple[Said, str, str]:
-    """What happened, what to do, and the code of an error that a server told."""
+    """What happened, what to do, and the code of an error from a server."""
     problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
     return Retold(problem, dict(told["reason"])) if told.get("reason") else verbatim(problem), hint, code
 
 
 def _refusal(error: HTTPError) -> BrimfulError:
-    """The server's own words, as the same kind of error they were there."""
+    """The server's own words, as the same class of error."""
     try:
         said, hint, code = _retold(json.load(error)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What the API answers about machines that are for sale, and those that were bought."""
+"""The API's answers about machines: for sale, and bought."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class MachineAnswer(TypedDict):
     gpus: int
     tier: Tier
     state: Literal["ordered", "ready", "returned"]
-    jobs: Annotated[list[str], "that hold GPUs there, or for whom it is kept"]
+    jobs: Annotated[list[str], "jobs that hold GPUs there or for which it is kept"]
     ordered_s: Utc
-    ready_s: Annotated[int | None, "from when on it is billed, UTC seconds"]
+    ready_s: Annotated[int | None, "start of billing, UTC seconds"]
     microusd_per_hour: Usd
-    cost_microusd: Annotated[int, "so far, were it given back now, micro-dollars"]
+    cost_microusd: Annotated[int, "if it were given back now, micro-dollars"]
     reason: Annotated[str, "why it was bought"]
 
 
@@ -42,13 +42,13 @@ class OfferAnswer(TypedDict):
     region: str
     instance: str
     gpu: str
-    gpus: Annotated[int, "of one machine"]
+    gpus: Annotated[int, "per machine"]
     tier: Tier
     microusd_per_gpu_hour: Usd
     microusd_per_hour: Usd
-    is_there: Annotated[bool, "whether one could be had now, as far as anybody knows"]
-    refused_until_s: Annotated[int | None, "an order was refused: not asked again before, UTC seconds"]
-    stays_hours: Annotated[float | None, "how long spot is expected to stay; null: not spot"]
+    is_there: Annotated[bool, "whether it is available now, as far as known"]
+    refused_until_s: Annotated[int | None, "after a refused order: not tried again before, UTC seconds"]
+    stays_hours: Annotated[float | None, "how long spot is expected to last; null: not spot"]
     lead_s: int
 
 
@@ -64,13 +64,15 @@ class PlaceAnswer(TypedDict):
     nodes: int
     gpus: Annotated[int, "of all its machines"]
     microusd_per_hour: Usd
-    ready_s: Annotated[int, "when the machines would be there, UTC seconds"]
-    hours: Annotated[float | None, "of running; null: nobody predicted how much work there is"]
+    ready_s: Annotated[int, "when the machines would be ready, UTC seconds"]
+    hours: Annotated[float | None, "of running; null: no prediction of the work"]
     total_microusd: Annotated[
         int | None, "compute, restarts and moved checkpoints, micro-dollars; null: unknown"
     ]
-    done_s: Annotated[int | None, "when it is expected to be done, UTC seconds"]
-    chance: Annotated[float | None, "of being done by its deadline there; null: no deadline, or unknown"]
+    done_s: Annotated[int | None, "expected finish, UTC seconds"]
+    chance: Annotated[
+        float | None, "probability of finishing by its deadline there; null: no deadline, or unknown"
+    ]
     refused: Annotated[str, "why it may not be bought; empty: it may"]
     refused_code: str | None
 
@@ -78,7 +80,7 @@ class PlaceAnswer(TypedDict):
 class CloudPlanAnswer(TypedDict):
     verdict: Annotated[
         Literal["order", "own", "capped", "dry_run", "nothing"],
-        "own: enough GPUs of the fleet are free; capped: the caps do not allow it",
+        "own: enough GPUs of the fleet are free; capped: over the spending caps",
     ]
     said: str
     said_code: str
@@ -89,9 +91,9 @@ class ProviderAnswer(TypedDict):
     provider: str
     sites: list[str]
     offers: int
-    there: Annotated[int, "offers that could be had now"]
-    machines: Annotated[int, "bought and not gone"]
-    problems: Annotated[dict[str, str], "by machine, or part; empty: nothing is wrong"]
+    there: Annotated[int, "offers available now"]
+    machines: Annotated[int, "bought and still there"]
+    problems: Annotated[dict[str, str], "by machine or part; empty: none"]
 
 
 class ProvidersAnswer(TypedDict):

@@ -1,4 +1,4 @@
-"""What the API answers about what a job measured over time."""
+"""The API's answers about what a job measured over time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PointAnswer(TypedDict):
 
 
 class CourseAnswer(TypedDict):
-    """What the newest lease measured over time, since this server has looked: at most 60 points."""
+    """What the newest lease measured over time, since this server first looked: at most 60 points."""
 
     lease: str | None
     points: list[PointAnswer]

@@ -1,8 +1,7 @@
-"""The folder a job was submitted from as one archive: the same content makes the same bytes.
+"""The folder a job was submitted from, as one archive: the same content gives the same bytes.
 
-In a git work tree that is what git tracks and what it does not ignore; elsewhere all of the folder. Left out
-in both: `ALWAYS`, a server's data folder, and what a `.brimfulignore` names. Whoever unpacks it trusts
-nothing of this.
+In a git work tree: what git tracks, and what it does not ignore; elsewhere the whole folder. Always left out:
+`ALWAYS`, a server's data folder, and what a `.brimfulignore` names. Whoever unpacks it trusts none of this.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from brimful.language.failures import os_errors_as
 
 IGNORE = ".brimfulignore"
 MAX_IGNORE_BYTES = 1 << 20
-# Secrets and what every machine makes for itself.
-HOMES = (".ssh", ".aws", ".kube", ".gnupg", ".local", ".cache")  # of whoever submits from a home folder
+# Secrets, and what every machine makes for itself.
+HOMES = (".ssh", ".aws", ".kube", ".gnupg", ".local", ".cache")  # when submitting from a home folder
 ALWAYS = (".git", ".env", ".env.*", ".venv", "__pycache__", *HOMES)
 IN_MEMORY_BYTES = 16 << 20
-LARGEST = 3  # names shown where it is too much
+LARGEST = 3  # names shown if it is too much
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """An archive at hand. `left_out` are files that a rule of ours or of `.brimfulignore` kept back."""
+    """An archive, ready to send. `left_out`: files excluded by our rules or by `.brimfulignore`."""
 
-    code: str  # its SHA-256, by which the server knows it
+    code: str  # its SHA-256, the server's name for it
     file: IO[bytes]
     size: int
     files: int
@@ -72,7 +71,7 @@ def packed(folder: Path) -> Iterator[Pack]:
 
 
 class _Hashing(io.RawIOBase):
-    """Writes on, and knows the SHA-256 of what went by."""
+    """Passes writes on, and knows the SHA-256 of what it passed."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -87,7 +86,7 @@ class _Hashing(io.RawIOBase):
 
 
 def _listed(folder: Path, patterns: Sequence[str]) -> set[str]:
-    """Files, and links, by their path in the folder; folders that are left out are not looked into."""
+    """Files and links by their path in the folder; excluded folders are not searched."""
     asked = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         git = subprocess.run(asked, capture_output=True, check=False)
@@ -99,7 +98,7 @@ def _listed(folder: Path, patterns: Sequence[str]) -> set[str]:
 
 
 def _is_data(names: Collection[str]) -> bool:
-    """Whether these are files of a server's data folder: its tokens are not for jobs to read."""
+    """Whether these are files of a server's data folder: jobs must not read its tokens."""
     return "brimful.db" in names or {"token", "server.lock"} <= set(names)
 
 
@@ -112,7 +111,7 @@ def _data_folders(listed: Collection[str]) -> set[str]:
 
 
 def _literal(name: str) -> str:
-    """As a pattern that matches this name only."""
+    """A pattern that matches only this name."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
@@ -131,15 +130,15 @@ def _walked(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
                 continue
             yield name
             found += 1
-            if found > MAX_FILES * 2:  # somebody's home, or a data set: no need to count it all
+            if found > MAX_FILES * 2:  # someone's home, or a data set: no need to count it all
                 raise BadInput(say("client.pack_too_many", files=Number(found), most=Number(MAX_FILES)))
 
 
 def _sizes(folder: Path, names: Sequence[str]) -> dict[str, int]:
-    """By name; what is no file is left out (a submodule, a pipe), and what is too much is refused."""
+    """By name; skips what is not a file (a submodule, a pipe), and refuses too much."""
     sizes: dict[str, int] = {}
     for name in names:
-        with _readable(name), suppress(FileNotFoundError):  # git knows it, and it is deleted
+        with _readable(name), suppress(FileNotFoundError):  # git knows it, but it is deleted
             facts = (folder / name).lstat()
             if stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
                 sizes[name] = facts.st_size
@@ -169,7 +168,7 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str) -> None:
         with open_plain(path, below=folder) as file:
             facts = os.fstat(file.fileno())
             entry.size = facts.st_size
-            # Nothing else of the file's facts: another clone of the same code is the same code.
+            # No other metadata: another clone of the same code must give the same bytes.
             entry.mode = 0o755 if facts.st_mode & 0o100 else 0o644
             tar.addfile(entry, file)
 
@@ -191,7 +190,7 @@ def _ignored(folder: Path) -> list[str]:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    """`*.bin` and `data` at any depth, `data/` folders only, `/data` and `a/b` from the top on."""
+    """`*.bin` and `data` at any depth, `data/` folders only, `/data` and `a/b` from the top."""
     parts = name.split("/")
     for i, part in enumerate(parts):
         is_folder = i < len(parts) - 1

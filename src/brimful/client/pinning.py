@@ -1,7 +1,7 @@
-"""https to the one server whose certificate we were told of.
+"""https to the one server whose certificate we know.
 
-A server writes the hash of its certificate into its data folder, which only its owner can read. Who finds it
-there needs no authority to vouch for it, nor a name in it: one made by oneself, for any name, will do.
+A server writes the hash of its certificate into its data folder, which only its owner can read. With that,
+the certificate needs no authority and no matching name: a self-signed one for any name will do.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from brimful.language import say
 
 
 class PinnedHandler(HTTPSHandler):
-    """Speaks to that certificate alone; to any other not a byte is sent."""
+    """Talks only to that certificate; any other gets not a single byte."""
 
     def __init__(self, sha256: str) -> None:
         context = ssl.create_default_context()
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # who it is, is checked in `connect`, and more strictly
+        context.verify_mode = ssl.CERT_NONE  # identity is checked in `connect`, and more strictly
         super().__init__(context=context)
         self._pinned_context, self._sha256 = context, sha256
 

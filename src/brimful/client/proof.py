@@ -1,11 +1,10 @@
-"""Whether whoever answers at an address is our server, found out before anything of ours is sent.
+"""Checks that whoever answers at an address is our server, before anything of ours is sent.
 
-With https the certificate says so (pinning.py where the data folder names it, else a signer we trust).
-Without, at loopback alone, the server is asked for a keyed hash of a number drawn here, keyed with the
-SHA-256 of our token's secret: the server that made the token keeps that, and nobody else has it. The token
-itself stays here.
+With https the certificate proves it (pinning.py if the data folder names it, otherwise a trusted authority).
+Without https, on loopback only, the server must return a keyed hash of a random number, keyed with the
+SHA-256 of our token's secret: only the server that made the token has that. The token itself stays here.
 
-Leaves out: somebody who can reach our server and passes its answer on. TLS is what holds against that.
+Leaves out: an attacker who can reach our server and relays its answer. TLS protects against that.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ def check_url(url: str) -> None:
 
 
 class StaysHere(HTTPRedirectHandler):
-    """Follows nobody elsewhere: a redirect is an answer like any other that was not asked for."""
+    """Follows no redirect: it is treated like any other unexpected answer."""
 
     def redirect_request(self, *_asked: object) -> None:
         return None
 
 
 class ProvenHandler(HTTPHandler):
-    """Speaks to a server that knows our token; to any other nothing is said but the question."""
+    """Talks to a server that knows our token; any other gets only the question."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ class ProvenHandler(HTTPHandler):
 
 
 class _Proven(http.client.HTTPConnection):
-    """Every connection anew: who listens at a port may change while a command runs."""
+    """Checked on every connection: who listens on a port may change while a command runs."""
 
     def __init__(self, host: str, *, token: str, **more: Any) -> None:  # noqa: ANN401
         super().__init__(host, **more)
@@ -92,7 +91,7 @@ class _Proven(http.client.HTTPConnection):
             if answer.status >= 500:
                 said = say("client.server_answered", status=Plain(answer.status), reason=answer.reason)
                 raise WorldFailed(said, code="server_failed")
-        with contextlib.suppress(ValueError, LookupError, TypeError):  # no server of ours answers so
+        with contextlib.suppress(ValueError, LookupError, TypeError):  # none of our servers answers like this
             given = str(json.loads(body)["data"]["proof"])
         if match is None:
             raise Refused(say("client.no_token", url=url), code="unauthorized")
@@ -102,5 +101,5 @@ class _Proven(http.client.HTTPConnection):
 
 
 def proof_of(digest: str, nonce: str) -> str:
-    """What the server answers: `digest` is what it keeps of a token's secret."""
+    """The server's answer: `digest` is what it stores of a token's secret."""
     return hmac.digest(digest.encode(), f"proof {nonce}".encode(), "sha256").hex()

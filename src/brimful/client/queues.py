@@ -1,4 +1,4 @@
-"""A file of queues: what each may hold, as TOML, with a table for each queue.
+"""A queues file: the limits of each queue, as TOML with one table per queue.
 
 [vision]
 gpus = 8
@@ -18,7 +18,7 @@ from brimful.language.failures import os_errors_as
 
 
 def read_queues(path: Path) -> list[dict[str, Any]]:
-    """As `PUT /v1/queues` takes them; the server checks their values."""
+    """In the form of `PUT /v1/queues`; the server checks their values."""
     try:
         with os_errors_as("language.cannot_read", path=path):
             tables = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What the API answers about reservations."""
+"""The API's answers about reservations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ReserveQuoteAnswer(TypedDict):
     microusd_per_gpu_hour: Usd
     pause_microusd_per_gpu_hour: Annotated[int, "credit for a paused GPU-hour, micro-dollars"]
     return_microusd_per_gpu_hour: Annotated[int, "credit for a returned GPU-hour, micro-dollars"]
-    share_permille: Annotated[int, "of what its GPUs earn while they are lent, for their owner"]
+    share_permille: Annotated[int, "the owner's share of what its GPUs earn while lent"]
     total_microusd: Usd
-    free_gpus: Annotated[int, "that can be reserved for this window"]
+    free_gpus: Annotated[int, "GPUs that can be reserved for this window"]
 
 
 class ReservationAnswer(TypedDict):
@@ -30,11 +30,11 @@ class ReservationAnswer(TypedDict):
     site: str
     gpu: str
     tier: Tier
-    gpus: Annotated[int, "that are left of it"]
+    gpus: Annotated[int, "GPUs left in it"]
     start_s: Utc
     end_s: Utc
     share_permille: int
-    used: Annotated[int, "GPUs that jobs of its owner hold now"]
+    used: Annotated[int, "GPUs that its owner's jobs hold now"]
     idle: Annotated[int, "unused now"]
     paused: int
     lent: Annotated[int, "of the idle and paused ones, in the spot pool now"]
@@ -44,22 +44,24 @@ class ReservationAnswer(TypedDict):
     paused_gpu_s: int
     lent_gpu_s: int
     returned_gpu_s: int
-    short: Annotated[int, "GPUs that cannot be had now: their nodes are gone"]
+    short: Annotated[int, "GPUs not available now: their nodes are gone"]
     short_gpu_s: int
     paid_microusd: Usd
     pause_credit_microusd: Usd
     return_credit_microusd: Usd
-    refund_microusd: Annotated[int, "credit for hours in which nodes were gone, at its end, micro-dollars"]
+    refund_microusd: Annotated[
+        int, "credit for hours in which nodes were gone, granted at its end, micro-dollars"
+    ]
     earned_microusd: Annotated[int, "the owner's share of what borrowers paid, micro-dollars"]
-    net_microusd: Annotated[int, "paid less credits and earnings, micro-dollars"]
+    net_microusd: Annotated[int, "paid minus credits and earnings, micro-dollars"]
 
 
 class TenantCreditAnswer(TypedDict):
     tenant: str
     microusd: Usd
-    expires_s: Annotated[int, "when the first part of it does, UTC seconds"]
+    expires_s: Annotated[int, "when the first part of it expires, UTC seconds"]
 
 
 class ReservationsAnswer(TypedDict):
     reservations: list[ReservationAnswer]
-    credits: Annotated[list[TenantCreditAnswer], "that pay for later reservations"]
+    credits: Annotated[list[TenantCreditAnswer], "credits that pay for later reservations"]

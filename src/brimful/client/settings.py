@@ -1,4 +1,4 @@
-"""How brimful is set up: one frozen object, read once.
+"""brimful's settings: one frozen object, read once.
 
 Light on purpose: the command line reads it to find a running server without loading one.
 """
@@ -26,7 +26,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Settings:
     """Each can be set by an environment variable BRIMFUL_<NAME> or, for `brimful up`, by its flag.
 
-    What each is for: `help.up_<name>` of the catalogs.
+    Their descriptions: `help.up_<name>` of the catalogs.
     """
 
     data: str = ""
@@ -48,7 +48,7 @@ class Settings:
     usd_per_hour: str = "0.10"
     tick_s: int = 1
     policy: str = DEFAULT
-    grace_s: int | None = None  # the policy's own
+    grace_s: int | None = None  # None: the policy's own
     min_run_s: int | None = None
     market: str = ""
     notice_s: int = 300
@@ -74,9 +74,9 @@ class Settings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """What a request may say this server is called."""
+        """Host names a request may use for this server."""
         named = {name.strip() for name in self.names.split(",") if name.strip()}
-        return frozenset({*LOOPBACK, self.host, *named} - {"0.0.0.0", "::"})  # noqa: S104 - left out
+        return frozenset({*LOOPBACK, self.host, *named} - {"0.0.0.0", "::"})  # noqa: S104 - excluded
 
     @property
     def scheme(self) -> str:
@@ -96,13 +96,13 @@ class Settings:
 
     @property
     def chosen_policy(self) -> Policy:
-        """What is set beside the policy wins over what the policy says."""
+        """Explicit settings override the policy's own."""
         beside = {"grace_s": self.grace_s, "min_run_s": self.min_run_s}
         return read_policy(self.policy, {name: value for name, value in beside.items() if value is not None})
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The policies that the server's own past is rehearsed under."""
+        """The policies that the server's own past is rehearsed with."""
         return read_candidates(self.rehearse_policies)
 
     @property
@@ -150,7 +150,7 @@ SITE = re.compile(
 
 
 def read_sites(text: str) -> list[Site]:
-    """What is declared in so many words, or in a file of sites."""
+    """Sites declared directly, or in a sites file."""
     if text.endswith(".toml"):
         return read_sites_file(Path(text))
     found: list[Site] = []
@@ -179,7 +179,7 @@ JOB_USER = re.compile(
 
 
 def read_job_users(text: str) -> dict[str, str]:
-    """What is written; whether there are such users, the machine knows where the server starts."""
+    """As written; whether these users exist is checked when the server starts."""
     found: dict[str, str] = {}
     for part in text.split(","):
         match = JOB_USER.fullmatch(part.strip())
@@ -230,7 +230,7 @@ LIMITS: dict[str, tuple[int, int]] = {
 
 
 def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, str] = os.environ) -> Settings:
-    """Flags before environment before defaults; every value checked here and nowhere else."""
+    """Flags before environment before defaults; every value is checked here and nowhere else."""
     values: dict[str, Any] = {}
     for each in fields(Settings):
         value = (given or {}).get(each.name)

@@ -1,4 +1,4 @@
-"""Sentences about a job, made from an answer of the server. The command line and the console show them."""
+"""Sentences about a job, made from a server's answer, for the command line and the console."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def command_line(command: Sequence[str]) -> str:
-    """A job's command in one line: of a script that a shell was handed whole, its name and what it does.
+    """A job's command on one line: for an inline shell script, its name and what it does.
 
-    Comments say nothing of that (`#SBATCH` lines are), and only the first line of several is shown. Line ends
-    may have been marked already (`all_printable`).
+    Comments do not say that (`#SBATCH` lines are comments), and only the first of several lines is shown.
+    Newlines may already be marked (`all_printable`).
     """
     flag = command.index("-c") if "-c" in command[1:4] and command[0].endswith("sh") else len(command)
     script, *named = command[flag + 1 :] or [""]
@@ -44,7 +44,7 @@ def command_line(command: Sequence[str]) -> str:
 
 
 def measured_said(found: MeasuredAnswer) -> Iterator[tuple[str, Said]]:
-    """What a job measured of itself, as pairs of a row's code and what it says; `age` is always the first."""
+    """What a job measured about itself, as pairs of a row's code and its text; `age` always comes first."""
     state = "last" if found["over"] else "fresh" if found["fresh"] else "stale"
     yield "age", say(f"client.measured_{state}", age=Seconds(found["age_s"]))
     if found["step"] is None:

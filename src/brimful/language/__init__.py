@@ -3,7 +3,7 @@
 from brimful.language.catalog import LANGUAGES as LANGUAGES
 from brimful.language.catalog import language_of_locale as language_of_locale
 
-TYPE_CHECKING = False  # the rest is loaded when first asked for: `brimful --help` does without
+TYPE_CHECKING = False  # the rest is loaded on first use: `brimful --help` does not need it
 if TYPE_CHECKING:
     from brimful.language.sentence import Factor as Factor
     from brimful.language.sentence import Number as Number

@@ -1,4 +1,4 @@
-"""The catalogs on disk, and which language is asked for. Light: `brimful --help` needs nothing else."""
+"""The catalogs on disk, and which language to use. Light: `brimful --help` needs nothing else."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functools import cache
 LANGUAGES = ("en", "fr", "es", "de")
 CATALOGS = os.path.join(os.path.dirname(__file__), "catalogs")  # noqa: PTH118, PTH120 - pathlib is slow to import
 
-Template = str | Mapping[str, str]  # one text, or one for each plural form
+Template = str | Mapping[str, str]  # one text, or one per plural form
 
 
 @cache
 def catalog(room: str) -> Mapping[str, Mapping[str, Template]]:
-    """The sentences of one room: code -> language -> text. A room's file is read when it first speaks.
+    """The sentences of one room: code -> language -> text. A room's file is read on first use.
 
-    A room that another version of brimful has, or somebody made up, has none here.
+    A room of another brimful version, or a made-up one, has none here.
     """
     path = f"{CATALOGS}/{room}.json"
     if not room.isidentifier() or not os.path.exists(path):  # noqa: PTH110

@@ -1,4 +1,4 @@
-"""Errors of the operating system and missing packages, raised as our own."""
+"""Operating system errors and missing packages, raised as our own errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def os_errors_as(
 ) -> Iterator[None]:
     """Raise an OSError of this block as the sentence `said`, with the reason in its `error`.
 
-    With `kind` None the error says who is to blame: the path that was given, or the world.
+    With `kind` None the error decides who is to blame: the given path, or the environment.
     """
     try:
         yield

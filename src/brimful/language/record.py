@@ -1,7 +1,7 @@
-"""Sentences as JSON: what the event log keeps, to be said later in the reader's language.
+"""Sentences as JSON: what the event log stores, to be rendered later in the reader's language.
 
-A sentence is `{"code": "scheduler.has_run", "longest": {"seconds": 3600}}`: a value names its kind, names in
-a row are a list, and somebody else's words are a text. So a text of an older log reads as what it is.
+A sentence is `{"code": "scheduler.has_run", "longest": {"seconds": 3600}}`: a value names its kind, several
+names are a list, and foreign words are a string. So a string in an older log still reads correctly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS: Mapping[str, type[Value]] = {
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 MOST_DIGITS = 9
-MOST_PARTS = 50  # in one sentence of a stranger
+MOST_PARTS = 50  # in one foreign sentence
 
 
 def as_record(said: object) -> Any:  # noqa: ANN401 - JSON
@@ -59,7 +59,7 @@ def as_record(said: object) -> Any:  # noqa: ANN401 - JSON
 
 
 def said_in(record: Any) -> Sentence | Several | None:  # noqa: ANN401 - JSON
-    """What `as_record` was given; None for nothing, and a text as somebody else's words."""
+    """The inverse of `as_record`; None for nothing, and a string as foreign words."""
     if isinstance(record, str):
         return verbatim(record) if record else None
     found = _value(record)
@@ -69,12 +69,12 @@ def said_in(record: Any) -> Sentence | Several | None:  # noqa: ANN401 - JSON
 
 
 def said_by_anybody(record: Any, *, most_chars: int = 500) -> Sentence | Several | None:  # noqa: ANN401 - JSON
-    """`said_in` for a record that anybody may have written: what cannot be said is told as it stands.
+    """`said_in` for an untrusted record: what cannot be parsed is shown unchanged.
 
-    It goes into the log and into every answer, so it must be short, in numbers that JSON has and in
-    characters that can be written.
+    It goes into the log and into every answer, so it must be short, with numbers that JSON has and characters
+    that can be encoded.
     """
-    with contextlib.suppress(Exception):  # a code that is none, a value that is missing or of another kind, …
+    with contextlib.suppress(Exception):  # an unknown code, a missing value or one of another kind, …
         written = json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
         simple = len(written) <= 4 * most_chars and written.count(b"[") + written.count(b"{") <= MOST_PARTS
         said = said_in(record) if simple else None

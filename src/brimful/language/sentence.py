@@ -1,7 +1,7 @@
 """A sentence is a code and its values until somebody reads it; `spoken.py` turns it into words.
 
-Values keep their kind: bytes, seconds, money and counts are written the way each language writes them, and a
-program that reads `--json` gets the code and the plain numbers.
+Values keep their kind: bytes, seconds, money and counts are formatted as each language does it, and a program
+that reads `--json` gets the code and the plain numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brimful.language.catalog import is_held
 if TYPE_CHECKING:
     from brimful.language.spoken import Language
 
-# Errors of the operating system that have words in our catalog.
+# Operating system errors that our catalog has words for.
 _OS = frozenset(
     (
         *("ENOENT", "EACCES", "EPERM", "EISDIR", "ENOTDIR", "ENOSPC", "EROFS", "EADDRINUSE", "EADDRNOTAVAIL"),
@@ -36,11 +36,11 @@ class Value:
         raise NotImplementedError
 
     def plain(self) -> Any:  # noqa: ANN401 - JSON
-        """The number or word itself: the first field, unless a kind says otherwise."""
+        """The number or word itself: the first field, unless a kind overrides it."""
         return getattr(self, self.__match_args__[0])  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
-        """In English: for logs, and wherever nobody has chosen a language."""
+        """In English: for logs, and wherever no language was chosen."""
         from brimful.language.spoken import language
 
         return self.text(language("en"))
@@ -86,7 +86,7 @@ class Plain(Value):
 
 @dataclass(frozen=True, slots=True)
 class Quoted(Value):
-    """Somebody else's word, shown in quotes with control characters escaped; programs get it as it is."""
+    """Foreign words, shown in quotes with control characters escaped; programs get them unchanged."""
 
     value: object
 
@@ -115,7 +115,7 @@ class Usd(Value):
 
 @dataclass(frozen=True, slots=True)
 class ExactUsd(Usd):
-    """To the micro-dollar. Shown, never recorded: a log has what it had before."""
+    """To the micro-dollar. For display only, never recorded, so that the log format does not change."""
 
     def text(self, tongue: Language) -> str:
         return tongue.usd(self.microusd, exact=True)
@@ -133,7 +133,7 @@ class Factor(Value):
 
 @dataclass(frozen=True, slots=True)
 class Sentence(Value):
-    """A code of a catalog (`room.name`) and its values; a value may be a sentence again."""
+    """A catalog code (`room.name`) and its values; a value may itself be a sentence."""
 
     code: str
     values: Mapping[str, object]
@@ -148,7 +148,7 @@ class Sentence(Value):
     as_dict = plain
 
     def hint(self) -> Sentence | None:
-        """What to do about it, where the catalog has `room.name.hint`: with the same values."""
+        """What to do about it, if the catalog has `room.name.hint`: with the same values."""
         code = f"{self.code}.hint"
         return Sentence(code, self.values) if is_held(code) else None
 
@@ -174,24 +174,24 @@ class Several(Value):
 
 
 def say(code: str, /, **values: object) -> Sentence:
-    """A sentence to be read later. `code` is a literal: a test compares the calls with the catalogs."""
+    """A sentence to be read later. `code` must be a literal: a test compares the calls with the catalogs."""
     return Sentence(code, values) if values else _bare(code)
 
 
 @cache
 def _bare(code: str) -> Sentence:
-    """One object for each: formulas say the same few thousands of times."""
+    """One object each: formulas produce the same few thousands of times."""
     return Sentence(code, {})
 
 
 def verbatim(text: str) -> Sentence:
-    """Somebody else's words, told as they are: another program's, or a server's."""
+    """Foreign words, shown unchanged: another program's, or a server's."""
     return Sentence("language.verbatim", {"text": text})
 
 
 @dataclass(frozen=True, slots=True)
 class Retold(Value):
-    """A sentence that another brimful has put into words already: its words, and for programs its code."""
+    """A sentence that another brimful has already put into words: its words, and for programs its code."""
 
     words: str
     reason: dict[str, Any]
@@ -209,8 +209,8 @@ class Retold(Value):
 
 
 def os_words(error: OSError) -> Sentence:
-    """What the operating system said; its own words where we have none."""
-    # The number of an error of TLS is OpenSSL's: its 1 is no "operation not permitted".
+    """The operating system's message; its own words if we have none."""
+    # A TLS error's number is OpenSSL's: its 1 does not mean "operation not permitted".
     name = "" if hasattr(error, "library") else errno.errorcode.get(error.errno or 0, "")
     if name in _OS:
         return Sentence(f"language.os_{name.lower()}", {})
@@ -218,7 +218,7 @@ def os_words(error: OSError) -> Sentence:
 
 
 def count(noun: str, n: int) -> Sentence:
-    """'1 job', '2 jobs': `units.job` has a form for one and a form for many."""
+    """'1 job', '2 jobs': `units.job` has a singular and a plural form."""
     return Sentence(f"units.{noun}", {"n": n})
 
 
@@ -229,7 +229,7 @@ def either(names: Sequence[str]) -> object:
 
 
 def figures(value: float, shown: int = 3) -> Number:
-    """So many figures and no zeros behind: 58.3, 4, 1,234."""
+    """This many significant digits, without trailing zeros: 58.3, 4, 1,234."""
     text = f"{value:.{shown}g}"
     return Number(value, 0 if "e" in text else len(text.partition(".")[2]))
 

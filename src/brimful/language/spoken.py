@@ -1,4 +1,4 @@
-"""Languages: how each writes sentences, numbers and units. Only the standard library is needed here."""
+"""Languages: how each writes sentences, numbers and units. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from brimful.language.printable import printable
 from brimful.language.sentence import Value, say
 from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
 
-_SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
-_NARROW = "\u202f"  # what French sets before ; ? and !
+_SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain space
+_NARROW = "\u202f"  # French: before ; ? and !
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +25,7 @@ class Language:
     code: str
     decimal: str
     group: str
-    least_grouped: int  # the smallest whole number that is written in groups
+    least_grouped: int  # the smallest whole number written with separators
     space: str
     byte_units: tuple[str, str, str, str]
     template: Callable[[str], Template]
@@ -38,7 +38,7 @@ class Language:
             return said
         if isinstance(said, int) and not isinstance(said, bool):
             return self.number(said, 0)
-        return printable(str(said))  # the path of a file, an error of a library: one line
+        return printable(str(said))  # a file path or a library's error: one line
 
     def sentence(self, code: str, values: Mapping[str, Any]) -> str:
         shown = {name: self.text(value) for name, value in values.items()}
@@ -48,17 +48,17 @@ class Language:
                 one = values["n"] == 1 or (self.code == "fr" and values["n"] == 0)
                 text = text["one" if one else "other"]
             return text.format_map(shown)
-        except KeyError:  # of a log or a server of another version: what it says, without the words
+        except KeyError:  # from a log or server of another version: its code and values, without the words
             return " ".join([code, *(f"{name}={value}" for name, value in shown.items())])
 
     def joint(self, between: str) -> str:
-        """What goes between two parts: French sets a space before a colon or semicolon too."""
+        """What goes between two parts: French also puts a space before a colon or semicolon."""
         if self.code != "fr":
             return between
         return between.replace(";", f"{_NARROW};").replace(":", f"{_SPACE}:")
 
     def plain(self, value: float) -> str:
-        """A figure of a data sheet, with as many decimals as it has: 58.3, 312."""
+        """A data sheet figure, with as many decimals as it has: 58.3, 312."""
         return f"{value:g}".replace(".", self.decimal)
 
     def number(self, value: float, digits: int) -> str:
@@ -69,13 +69,13 @@ class Language:
         return shown.translate({ord(","): group, ord("."): self.decimal})
 
     def seconds(self, value: float) -> str:
-        """'512 ms', '42,3 s', '3 h 05 min': the signs are the same in all four languages, but for the day."""
+        """'512 ms', '42,3 s', '3 h 05 min': the units are the same in all four languages, except the day."""
         shown = show_seconds(value).replace(".", self.decimal).replace(" ", self.space)
         day = f"{self.space}d{self.space}"
         return shown.replace(day, f"{self.space}j{self.space}") if self.code == "fr" else shown
 
     def usd(self, microusd: int, *, exact: bool = False) -> str:
-        """'$12.34' in English; the sign goes behind elsewhere."""
+        """'$12.34' in English; elsewhere the sign comes after."""
         shown = show_usd(microusd, exact=exact)
         if self.code == "en":
             return shown
@@ -89,7 +89,7 @@ class Language:
         return f"{self.number(n, 0)}{self.space}{self.byte_units[3]}"
 
 
-# Separators as the Unicode CLDR gives them; a test compares with Babel.
+# Separators from the Unicode CLDR; a test compares with Babel.
 _FORMS: dict[str, tuple[str, str, int]] = {
     "en": (".", ",", 1000),
     "fr": (",", "\u202f", 1000),
@@ -113,28 +113,28 @@ def language(code: str) -> Language:
     )
 
 
-# Of a command line, or of a request: a server speaks several at once.
+# Per command line or request: a server uses several at once.
 _chosen: ContextVar[Language] = ContextVar("language")
 
 
 def choose(code: str) -> Language:
-    """Speak this one from here on, in this command or request."""
+    """Use this language from here on, in this command or request."""
     _chosen.set(language(code))
     return _chosen.get()
 
 
 def tongue() -> Language:
-    """That of this command line or request; of the locale until one is chosen."""
+    """The language of this command line or request; the locale's until one is chosen."""
     return _chosen.get(None) or language(language_of_locale(os.environ))
 
 
 def told(said: object) -> str:
-    """A sentence or a value in the language that is spoken here."""
+    """A sentence or a value in the current language."""
     return tongue().text(said)
 
 
 def as_asked(said: object) -> str:
-    """For `as_dict`: in the language of this command line or request, in English to a Python program."""
+    """For `as_dict`: in the language of this command line or request, in English for a Python program."""
     return (_chosen.get(None) or language("en")).text(said)
 
 
@@ -144,5 +144,5 @@ def words(code: str, /, **values: object) -> str:
 
 @lru_cache(maxsize=10_000)
 def _fixed(code: str, spoken: Language) -> str:
-    """What has no values is always the same; a page has hundreds of these."""
+    """A text without values never changes; a page has hundreds of these."""
     return spoken.text(say(code))

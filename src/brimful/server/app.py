@@ -45,7 +45,7 @@ from brimful.units import integer_from_text
 log = logging.getLogger("brimful.http")
 
 MAX_BODY_BYTES = 1 << 20
-MAX_AT_ONCE = 24  # requests of one token: all share the threads that answer. Streams have their own limit
+MAX_AT_ONCE = 24  # requests per token, since all share the answering threads. Streams have a separate limit
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -68,11 +68,11 @@ def make_app(
     oidc: Oidc | None = None,
     open_fit: bool = False,
 ) -> ASGIApp:
-    """The whole server as one ASGI application, answering to these names; `secure`: it is served over TLS.
+    """The whole server as one ASGI application, answering to these host names; `secure`: served over TLS.
 
-    `open_fit`: Fit answers whoever asks, without a token.
+    `open_fit`: Fit answers anyone, without a token.
     """
-    # The interactive docs pages load scripts from elsewhere; the schema itself is all anybody needs.
+    # The interactive docs pages load scripts from other hosts; the schema itself is enough.
     app = FastAPI(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
@@ -107,10 +107,10 @@ def make_app(
 
 
 class Middleware:
-    """Turns away what no honest client sends, before anything reads it; counts and names every request.
+    """Rejects what no honest client sends, before anything reads it; counts and names every request.
 
-    A web page the user visits can make the browser call loopback, under a name of its own (DNS
-    rebinding) or with a large body; such a request names a host that is not ours, or says its size.
+    A web page that the user visits can make the browser call loopback, under the page's own host name (DNS
+    rebinding) or with a large body; such a request names a host that is not ours, or declares its size.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Middleware:
     ) -> None:
         self._app, self._metrics, self._hosts = app, metrics, frozenset(hosts)
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self._under_way: Counter[str] = Counter()  # requests by what they show to come in
+        self._under_way: Counter[str] = Counter()  # requests by their credential
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -130,7 +130,7 @@ class Middleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                # In place: of a framework's headers none is among ours.
+                # Appended: the framework sets none of our headers.
                 message["headers"] = [
                     *message.get("headers", ()),
                     *self._headers,
@@ -157,7 +157,7 @@ class Middleware:
                 log.debug("%s %s %d %s", scope["method"], route, status, request_id)
 
     async def _in_turn(self, shown: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """One that floods us is told so, and keeps no thread from the others."""
+        """A client that floods us gets an error and blocks no thread for others."""
         yours = self._under_way[shown]
         if yours >= MAX_AT_ONCE and shown:
             said = say("server.too_many_requests", yours=yours, most=MAX_AT_ONCE)
@@ -183,13 +183,13 @@ class Middleware:
 
 
 def _asked_language(header: str) -> str:
-    """The first that we speak of those a browser or client asks for; English where there is none."""
+    """The first language that the client asks for and we support; otherwise English."""
     asked = (part.strip()[:2].lower() for part in header.split(","))
     return next((code for code in asked if code in LANGUAGES), "en")
 
 
 def _most_bytes(scope: Scope) -> int:
-    """Code is large, and only read from who may send some."""
+    """Code is large, and read only from clients that may send it."""
     is_code = scope["method"] == "POST" and scope["path"].startswith("/v1/code/")
     return MAX_PACKED_BYTES if is_code else MAX_BODY_BYTES
 
@@ -200,7 +200,7 @@ def too_large(most: int = MAX_BODY_BYTES) -> BadInput:
 
 
 def _limited(receive: Receive, most: int) -> Receive:
-    """A body without a stated length is cut off at the limit as well."""
+    """A body without a declared length is cut off at the limit too."""
     seen = 0
 
     async def limited() -> Message:

@@ -1,14 +1,14 @@
-"""Who is asking, and what that one may do.
+"""Who is calling, and what they may do.
 
-A user has a role in each of its teams (a tenant is a team); `*` is the organisation, which is all of them. A
-token is a user's, for one team, and may do what its own role and its user's both allow: who leaves a team
-leaves it with every token at once.
+A user has a role in each of its teams (a tenant is a team); `*` is the organisation, which means all teams. A
+token belongs to a user, for one team, and may do what both its own role and its user's role allow: a user who
+leaves a team leaves it with every token at once.
 
 A token reads `brim_ID_SECRET`. The database has the ID and the SHA-256 of the secret, which is 32 random
 bytes: a slow hash would protect nothing more.
 
     viewer     sees its tenant's jobs, logs, events and money
-    submitter  also submits, and cancels, holds, releases and moves what it submitted
+    submitter  also submits, and cancels, holds, releases and moves its own jobs
     admin      also does so with all of its tenant's jobs, and makes and revokes its tenant's tokens
     operator   all tenants; also drains nodes, reads the whole audit log and the metrics
 """
@@ -36,17 +36,15 @@ from brimful.language import Quoted, Seconds, Sentence, say
 log = logging.getLogger("brimful")
 
 ROLES = ("viewer", "submitter", "admin", "operator")
-Kind = Literal["token", "session"]  # a bearer token is the first, a browser's cookie the second, never else
+Kind = Literal["token", "session"]  # bearer token or browser cookie, never interchangeable
 EVERYBODY = "*"
 TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-FRESH_S = 2.0  # how long a revoked token may live on in another server
-STALE_S = 60.0  # how long a known token is good while the database does not answer
+FRESH_S = 2.0  # how long a revoked token may still work on another server
+STALE_S = 60.0  # how long a known token is valid while the database does not answer
 SESSION_S = 7 * 86400
-SIGN_IN_S = (
-    12 * 3600
-)  # of a session that the organisation's account opened: its groups are asked for again then
+SIGN_IN_S = 12 * 3600  # of a session from an organisation account: then its groups are read again
 TICKET_S = 3600
-AUDIT_S = 0.2  # how often lines of the audit log are written, at most
+AUDIT_S = 0.2  # minimum time between writes of the audit log
 MAX_KNOWN = 10_000
 MAX_DEEDS = 10_000  # waiting to be written; some MB, an hour of a busy server whose database hangs
 NOT_KNOWN: tuple[float, Token | None, Mapping[str, str]] = (-1e9, None, {})
@@ -55,14 +53,14 @@ _SHAPE = re.compile(r"brim_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who is asking."""
+    """Who is calling."""
 
     token: str
     name: str
     roles: Mapping[str, str]  # by tenant; never empty
 
     def may(self, role: str, tenant: str | None = None) -> bool:
-        """For this tenant; where none is named, for any."""
+        """For this tenant; if none is given, for any."""
         return any(
             ROLES.index(mine) >= ROLES.index(role)
             for where, mine in self.roles.items()
@@ -77,7 +75,7 @@ class Principal:
         return EVERYBODY in self.roles
 
     def tenants(self, role: str = "viewer") -> frozenset[str] | None:
-        """Those where it has this role; None: all of them."""
+        """Tenants where it has this role; None: all of them."""
         if self.may(role, EVERYBODY):
             return None
         return frozenset(tenant for tenant in self.roles if self.may(role, tenant))
@@ -89,24 +87,24 @@ class Principal:
 
     @property
     def home(self) -> str:
-        """The team of what it submits and does not say for which."""
+        """The default team for what it submits."""
         return "default" if self.sees_all else self.tenant
 
     @property
     def role(self) -> str:
-        """The highest that it has anywhere."""
+        """Its highest role anywhere."""
         return max(self.roles.values(), key=ROLES.index)
 
 
 def unauthorized(problem: Sentence | None = None) -> Refused:
-    # The same words for none, a wrong, an expired and a revoked one: a stranger learns nothing.
+    # The same words for a missing, wrong, expired or revoked one: a stranger learns nothing.
     return Refused(
         problem or say("server.unauthorized"), hint=say("server.hint_unauthorized"), code="unauthorized"
     )
 
 
 def forbidden(who: Principal, role: str) -> Refused:
-    """Most who meet this may not make tokens: the hint says who does."""
+    """Most callers who get this may not create tokens: the hint says who may."""
     tenant = EVERYBODY if role == "operator" else who.tenant
     made = f"brimful admin tokens add {who.name} --tenant '{tenant}' --role {role}"
     giver = "operator" if role == "operator" else "admin"
@@ -129,7 +127,7 @@ class Access:
     # -- coming in ---------------------------------------------------------------------------------------
 
     def known(self, text: str, kind: Kind = "token") -> tuple[Principal | None, bool]:
-        """Who this token is, and whether that is fresh enough to go by; touches no database."""
+        """Who this token belongs to, and whether that is fresh enough to use; does not touch the database."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None, True
@@ -137,7 +135,7 @@ class Access:
         return self._principal(token, roles, match[2], kind), time.monotonic() - at < FRESH_S
 
     def look_up(self, text: str, kind: Kind = "token") -> Principal | None:
-        """The same, asking the database."""
+        """The same, from the database."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None
@@ -150,7 +148,7 @@ class Access:
             if time.monotonic() - at > STALE_S:
                 raise
             return self._principal(token, roles, match[2], kind)
-        if len(self._known) >= MAX_KNOWN:  # somebody is guessing
+        if len(self._known) >= MAX_KNOWN:  # someone is guessing
             self._known.clear()
         self._known[match[1]] = (time.monotonic(), token, roles)
         return self._principal(token, roles, match[2], kind)
@@ -158,23 +156,23 @@ class Access:
     def _principal(
         self, token: Token | None, roles: Mapping[str, str], secret: str, kind: Kind
     ) -> Principal | None:
-        if token is None or token.kind != kind or not self._opens(token, secret):
+        if token is None or token.kind != kind or not self._is_valid_with(token, secret):
             return None
-        allowed = _within(token, roles)
-        # A browser's session acts in the name of the token it was made with.
+        allowed = _limited_to(token, roles)
+        # A browser's session acts in the name of the token it was created with.
         return (
             Principal(token=token.parent or token.token, name=token.name, roles=allowed) if allowed else None
         )
 
     def same_user(self, session: Principal, text: str) -> Principal:
-        """Who a session's user is by its token: what a stolen cookie does not have."""
+        """The session's user, confirmed by a token, which a thief of the cookie does not have."""
         shown = self.look_up(text, "token")
         if shown is None or shown.name != session.name:
             raise Refused(say("server.token_again"), code="forbidden")
         return shown
 
     def proof(self, name: str, nonce: str) -> str:
-        """That we keep this token, for who has it; of one that we do not keep, just as many digits."""
+        """Proof that we have this token, for a client that has it too; random digits if unknown."""
         token = self._store.token(name)
         return proof_of(self._unknown + name if token is None else token.digest, nonce)
 
@@ -190,7 +188,7 @@ class Access:
         kind: str = "token",
         parent: str = "",
     ) -> tuple[str, Token]:
-        """A new token: its text, which nobody can read again, and what is kept of it."""
+        """A new token: its text, which cannot be read again, and its record."""
         if role == "operator" and tenant != EVERYBODY:
             raise BadInput(say("server.operator_of_all", tenant=Quoted(EVERYBODY)))
         secret, now_s = secrets.token_urlsafe(32), int(self._clock())
@@ -206,11 +204,11 @@ class Access:
             expires_s=None if ttl_s is None else now_s + ttl_s,
             revoked_s=None,
         )
-        self._store.add(token, roles=self._raised(name, tenant, role) if kind == "token" else None)
+        self._store.add(token, roles=self._raised_roles(name, tenant, role) if kind == "token" else None)
         return f"brim_{token.token}_{secret}", token
 
-    def _raised(self, name: str, tenant: str, role: str) -> Mapping[str, str]:
-        """Who is given a token is of that team, with at least its role."""
+    def _raised_roles(self, name: str, tenant: str, role: str) -> Mapping[str, str]:
+        """The new token's user joins that team with at least its role."""
         user = self._store.user(name)
         had = None if user is None else user.roles.get(tenant)
         return {tenant: role if had is None else max(had, role, key=ROLES.index)}
@@ -225,9 +223,9 @@ class Access:
         ttl_s: int | None,
         may_be_shorter: bool = False,
     ) -> tuple[str, Token]:
-        """Made by somebody, who can give away no more than is theirs.
+        """Created by a caller, who can give no more rights than it has.
 
-        Who signs in elsewhere makes its own tokens: nobody but an operator can make one in its name.
+        A user who signs in elsewhere creates its own tokens: only an operator can create one in its name.
         """
         user = self._store.user(name)
         if user is not None and user.identity and name != who.name and not who.may("operator"):
@@ -259,13 +257,13 @@ class Access:
         return self.issue(name=name, tenant=tenant, role=role, ttl_s=ttl_s)
 
     def tokens_of(self, who: Principal) -> list[Token]:
-        """Its own, of teams that it comes from: any team's admin may make a token in its name."""
+        """Its own, for teams it belongs to: any team's admin may create a token in its name."""
         return [token for token in self._store.tokens_of(who.name) if who.sees(token.tenant)]
 
     def issue_own(self, who: Principal, tenant: str, role: str, ttl_s: int) -> str:
-        """A token of one's own for one team, made in a browser: never an operator's.
+        """A user's own token for one team, created in a browser: never an operator's.
 
-        Only by who signed in. A session that a token opened could make one that outlives it.
+        Only after a real sign-in. A session opened by a token could create a token that outlives it.
         """
         own = self._store.token(who.token)
         signed_in = own is not None and own.kind == "session"
@@ -299,7 +297,7 @@ class Access:
     # -- users -----------------------------------------------------------------------------------------
 
     def users(self, who: Principal) -> list[User]:
-        """Those of the teams it is an admin of, with their roles there."""
+        """Users of the teams that the caller administers, with their roles there."""
         mine = who.tenants("admin")
         found = self._store.users(mine)
         if mine is None:
@@ -309,7 +307,7 @@ class Access:
         ]
 
     def set_role(self, who: Principal, name: str, tenant: str, role: str | None) -> User:
-        """Somebody's role in a team from now on; None: it leaves, and none of its tokens is good there."""
+        """Set a user's role in a team; None: it leaves, and its tokens for the team stop working."""
         user = self._store.user(name)
         had = None if user is None else user.roles.get(tenant)
         wanted = role or had
@@ -341,16 +339,16 @@ class Access:
         return text
 
     def ticket_for(self, text: str) -> str | None:
-        """Whom the ticket would sign in, without using it up; None where it is not valid."""
+        """Who the ticket would sign in, without using it up; None if it is not valid."""
         token = self._token(text)
         return token.name if token is not None and token.kind == "ticket" else None
 
     def session(self, text: str) -> str | None:
-        """A session for a ticket, which is used up, or for a token; None where it is neither."""
+        """A session for a ticket, which is used up, or for a token; None if it is neither."""
         token, now_s = self._token(text), int(self._clock())
         if token is None or token.kind == "session":
             return None
-        # Of two who come with one ticket at once, the database lets one in.
+        # If two clients bring the same ticket at once, the database lets one in.
         if token.kind == "ticket" and not self._store.revoke(token.token, at_s=now_s):
             return None
         made_with = self._store.token(token.parent) if token.parent else token
@@ -365,7 +363,7 @@ class Access:
             kind="session",
             parent=made_with.token,
         )
-        # Whoever revoked its token since we looked has not seen the session; we see the revocation.
+        # If its token was revoked since we looked, that missed this session; so we check again.
         still = self._store.token(made_with.token)
         if still is None or not self._is_good(still):
             self._store.revoke(made.token, at_s=now_s)
@@ -373,7 +371,7 @@ class Access:
         return session
 
     def sign_in(self, identity: str, name: str, roles: Mapping[str, str]) -> str:
-        """A session of who signed in elsewhere, who has just these roles from now on."""
+        """A session for a user who signed in elsewhere, with exactly these roles from now on."""
         known = self._store.user_of(identity)
         if known is None and self._store.user(name) is not None:
             raise Refused(say("server.name_taken", user=Quoted(name)), code="sign_in")
@@ -395,12 +393,12 @@ class Access:
             self._known.pop(token.token, None)
 
     def _token(self, text: str) -> Token | None:
-        """The valid one with this text, of whatever kind."""
+        """The valid one with this text, of any kind."""
         match = _SHAPE.fullmatch(text)
         token = self._store.token(match[1]) if match else None
-        return token if match and token and self._opens(token, match[2]) else None
+        return token if match and token and self._is_valid_with(token, match[2]) else None
 
-    def _opens(self, token: Token, secret: str) -> bool:
+    def _is_valid_with(self, token: Token, secret: str) -> bool:
         return self._is_good(token) and secrets.compare_digest(_digest(secret), token.digest)
 
     def _is_good(self, token: Token) -> bool:
@@ -409,7 +407,7 @@ class Access:
     # -- what was done -----------------------------------------------------------------------------------
 
     def note(self, who: Principal | None, verb: str, target: str, outcome: str) -> None:
-        """A line for the audit log, written within moments: nobody waits for it."""
+        """A line for the audit log, written shortly after: the caller does not wait."""
         deed = Deed(
             at_s=int(self._clock()),
             token=who.token if who else "",
@@ -425,7 +423,7 @@ class Access:
                 self._writer.start()
         try:
             self._deeds.put_nowait(deed)
-        except queue.Full:  # the database hangs; the deed is done, and its line is counted
+        except queue.Full:  # the database hangs; the action is done, so count the lost line
             with self._writing:
                 self._lost_deeds += 1
 
@@ -433,7 +431,7 @@ class Access:
         return self._store.deeds(who.tenants("admin"), before=before, limit=limit)
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Write what is still queued."""
         if self._writer is not None and self._writer.is_alive():
             with contextlib.suppress(queue.Full):
                 self._deeds.put(None, timeout=10)
@@ -463,11 +461,11 @@ class Access:
                 log.error("%d lines of the audit log are lost: %s", len(deeds), error.problem)  # noqa: TRY400
             if done:
                 return
-            time.sleep(AUDIT_S)  # those who come meanwhile share one transaction
+            time.sleep(AUDIT_S)  # lines that arrive meanwhile share one transaction
 
 
-def _within(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:
-    """What its user may do, as far as the token goes."""
+def _limited_to(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:
+    """The user's rights, limited to the token's."""
     if not token.tenant:
         return roles
     mine = [roles[where] for where in (token.tenant, EVERYBODY) if where in roles]
@@ -477,14 +475,14 @@ def _within(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _lost_line(lines: int, *, at_s: int) -> Deed:
-    """The log tells of its own gaps."""
+    """The log reports its own gaps."""
     return Deed(
         at_s=at_s, token="", name="", tenant="", verb="audit.lost", target=f"{lines} lines", outcome="lost"
     )
 
 
 def form_key(session: str) -> str:
-    """What a form of the console sends along with the cookie: no other page can know it."""
+    """Sent by console forms along with the cookie: no other site's page can know it."""
     return hmac.digest(session.encode(), b"form", "sha256").hex()
 
 

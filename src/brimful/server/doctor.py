@@ -1,7 +1,7 @@
-"""Every promise of the design, checked on the data of a live brimful. It looks, and repairs nothing.
+"""Checks every promise of the design on the data of a live brimful. Read-only: it repairs nothing.
 
-The log is folded from its first event, apart from whatever serves users, and what it says is held against the
-tables made of it and against the processes that run.
+The log is folded from its first event, independently of the running server, and compared with the tables made
+from it and with the running processes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from brimful.job import whole_ones
 from brimful.language import Percent, Plain, Seconds, Sentence, Size, Usd, count, say, verbatim
 
 PATIENCE_S = 300.0
-MOST_READ_BYTES = 50 << 30  # of checkpoints: a job may seal a file as large as it likes
+MOST_READ_BYTES = 50 << 30  # of checkpoints: a job may seal a file of any size
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One promise: how much was looked at, and what was found broken."""
+    """One promise: how much was checked, and what was found broken."""
 
     promise: Sentence
     looked_at: Sentence
@@ -45,21 +45,21 @@ class Finding:
 def examine(
     store: SqlStore, engines: Sequence[LocalEngine] = (), *, patience_s: float = PATIENCE_S
 ) -> Iterator[Finding]:
-    """Each promise in turn. Engines: those of this machine, if their processes are to be looked at too.
+    """Each promise in turn. `engines`: those of this machine, if their processes are to be checked too.
 
-    What jobs and the disk have a hand in is waited for no longer than `patience_s`.
+    Checks that depend on jobs and the disk have a time limit of `patience_s`.
     """
     log = _LogCheck()
     try:
         wrong = store.check_file()
         chained, broken = store.check_chain()
         failed = [each for each in (wrong, broken) if each is not None] or log.read(store)
-    except (BrimfulError, *MALFORMED) as error:  # of what the events came to: each by itself was taken in
+    except (BrimfulError, *MALFORMED) as error:  # from their combination: each event alone was accepted
         chained, failed = 0, [_told(error)]
     looked = say("doctor.looked_log", events=count("event", log.fold.fleet.seq), chained=chained)
     yield Finding(say("doctor.log_whole"), looked, failed and [*failed, say("doctor.restore")])
     if failed:
-        return  # nothing that follows from half a log is worth saying
+        return  # conclusions from half a log are worthless
     jobs, leases = count("job", log.jobs), count("lease", log.leases)
     looked_at = {
         "doctor.none_lost": jobs,
@@ -83,11 +83,11 @@ def examine(
             ("doctor.processes_agree", lambda engine=engine: _processes(engine, log)),
             ("doctor.checkpoints_whole", lambda engine=engine: _checkpoints(engine)),
         ):
-            yield _in_time(say(promise, site=engine.site), look, patience_s=patience_s)
+            yield _with_time_limit(say(promise, site=engine.site), look, patience_s=patience_s)
 
 
-def _in_time(promise: Sentence, look: Callable[[], Finding], *, patience_s: float) -> Finding:
-    """In a thread of its own: a disk or a process that does not answer cannot be interrupted."""
+def _with_time_limit(promise: Sentence, look: Callable[[], Finding], *, patience_s: float) -> Finding:
+    """In a separate thread: a disk or a process that does not answer cannot be interrupted."""
     found: list[Finding] = []
 
     def ask() -> None:
@@ -106,13 +106,13 @@ def _in_time(promise: Sentence, look: Callable[[], Finding], *, patience_s: floa
 
 
 class _LogCheck:
-    """The log folded from the beginning, with what is wrong in it."""
+    """The log folded from the start, with what is wrong in it."""
 
     def __init__(self) -> None:
         self.fold = Fold()
         self.jobs = self.leases = 0
         self.broken: defaultdict[str, list[Sentence]] = defaultdict(list)  # by promise
-        self.past: dict[str, int] = {}  # jobs that have left memory, and a fingerprint of each
+        self.past: dict[str, int] = {}  # jobs that have left memory, with a fingerprint of each
         self._priced: dict[tuple[object, ...], int] = {}
         self._priced_at = -1
         self._overrun: Counter[str] = Counter()  # by job: what the operator bears of its leases
@@ -175,7 +175,7 @@ class _LogCheck:
         ]
         due = sum(each.cost_microusd(each.ended_s) for each in state.leases if each.ended_s is not None)
         budget, limit = state.job.budget_microusd, state.job.limit_microusd_per_gpu_hour
-        # Above a hard budget, its own or its tenant's, the operator bears what a lease came to.
+        # Above a hard budget, the job's or its tenant's, the operator bears a lease's cost.
         if spent_microusd + self._overrun[name] != due:
             broken = say("doctor.billed", job=name, billed=Usd(spent_microusd), due=Usd(due))
             self.broken["doctor.billed_exactly"].append(broken)
@@ -197,7 +197,7 @@ class _LogCheck:
                     break
 
     def _one_tenant(self) -> None:
-        """By the leases that are open, GPU by GPU; the fold has asserted the same at every event before."""
+        """By open leases, GPU by GPU; the fold has asserted the same at every event before."""
         held: dict[tuple[str, int], int] = {}
         for lease in self.fold.fleet.open_leases.values():
             share = lease.gpu_milli
@@ -213,7 +213,7 @@ class _LogCheck:
     def _price(self, event: Event) -> None:
         if isinstance(event, PoolPriced):
             self._market_price(event)
-            self._priced.pop(event.pool, None)  # it may move twice in a second, and so may what grants pay
+            self._priced.pop(event.pool, None)  # it may change twice in a second, and so may what grants pay
         if not isinstance(event, LeaseGranted):
             return
         if event.at_s != self._priced_at:
@@ -258,7 +258,7 @@ def _overlaps(leases: Sequence[Lease]) -> Iterator[Sentence]:
 
 
 def _tables(store: SqlStore, log: _LogCheck) -> Finding:
-    """Snapshot and past jobs are made of the log: they must say what it says."""
+    """Snapshots and past jobs are made from the log, so they must agree with it."""
     broken: list[Sentence] = []
     fold = snapshot.load(store)
     kept_seq = fold.fleet.seq
@@ -291,7 +291,7 @@ def _all_past(store: SqlStore) -> Iterator[PastJob]:
 
 
 def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
-    """What runs here, against what should."""
+    """What runs here, compared with what should."""
     fleet = log.fold.fleet
     here = fleet.leases_at.get(engine.site, {})
     strays = [name for name in engine.living() if name not in here]

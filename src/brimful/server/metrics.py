@@ -1,7 +1,7 @@
-"""What Prometheus reads at /metrics. Names are a promise: docs/reference/metrics.md is made of this table.
+"""Metrics for Prometheus at /metrics. Names are stable: docs/reference/metrics.md is made from this table.
 
-Counted from the fleet at the moment of asking, so that there is nothing to keep in step. The labels have few
-values by design: phases, sites, GPU types, tenants; never a job.
+Computed from the fleet on each request, so that there is nothing to keep in sync. Labels have few values by
+design: phases, sites, GPU types, tenants; never a job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from brimful.units import MICROUSD
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# All begin with brimful_.
+# All start with brimful_.
 GAUGES: Table = {
     "brimful_info": (("version", "policy"), "1, with the version and the policy as labels"),
     "brimful_up": ((), "1 while the scheduler comes round, 0 while it is in trouble"),
@@ -136,7 +136,7 @@ class Metrics(Collector):
 
 def make_metrics(metrics: Metrics, access: Access) -> APIRouter:
     router = APIRouter()
-    # Tenants and what they spend are in it.
+    # It contains tenants and their spending.
     reader = Gate(access).needs("operator")
 
     @router.get("/metrics")

@@ -1,7 +1,7 @@
-"""What is kept of jobs that are over, and for how long: by age, by size, or the last so many.
+"""What is kept of finished jobs, and for how long: by age, by size, or by number.
 
-Nothing that a job needs is ever looked at: of one that is not over, or that the log does not know, neither
-leases nor checkpoints nor code. When a job ended is the log's word: a job can date its files as it likes.
+What a job still needs is never considered: no lease, checkpoint or code of a job that is not over or that the
+log does not know. The log says when a job ended, because a job can set any date on its files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMIT = re.compile(r"(\d{1,9})(s|m|h|d|MiB|GiB|TiB|)", re.ASCII)
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BYTES = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 EVERY_S = 3600.0
-SETTLED_S = 3600  # code this young may be about to be submitted
+SETTLED_S = 3600  # newer code may be about to be submitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Keep:
     """None: no limit of this kind."""
 
     age_s: int | None = None
-    size: int | None = None  # bytes of all that is kept
+    size: int | None = None  # bytes in total
     last: int | None = None
 
 
@@ -48,11 +48,11 @@ class Item:
     name: str
     path: Path
     size: int
-    last_s: int  # when anybody last needed it
+    last_s: int  # when it was last needed
 
 
 def read_keep(text: str) -> dict[Kind, Keep]:
-    """`leases=30d,50GiB,5000 checkpoints=14d`: age, size and how many, each if wanted."""
+    """`leases=30d,50GiB,5000 checkpoints=14d`: age, size and number, each optional."""
     found: dict[Kind, Keep] = {}
     for part in text.split():
         name, _, limits = part.partition("=")
@@ -70,8 +70,8 @@ def read_keep(text: str) -> dict[Kind, Keep]:
 
 
 def surplus(items: Iterable[Item], keep: Mapping[Kind, Keep], *, now_s: int) -> list[Item]:
-    """Those beyond a limit of their kind, the newest kept first. Pure."""
-    kept: dict[Kind, tuple[int, int]] = {}  # how many, and their bytes
+    """What exceeds a limit of its kind, keeping the newest. Pure."""
+    kept: dict[Kind, tuple[int, int]] = {}  # count and bytes
     gone = []
     for item in sorted(items, key=lambda each: (-each.last_s, each.name)):
         rule, (count, size) = keep.get(item.kind), kept.get(item.kind, (0, 0))
@@ -94,7 +94,7 @@ class Jobs:
         self._fleet, self._find = fleet, find
 
     def ended_s(self, name: str) -> int | None:
-        """When the job was over; None where it is not, or where nobody knows it."""
+        """When the job ended; None if it has not, or is unknown."""
         try:
             state = self._find(name)
         except NotFound:
@@ -106,7 +106,7 @@ class Jobs:
 
 
 def unneeded(engines: Path, jobs: Jobs, *, now_s: int) -> Iterator[Item]:
-    """All that could go: nothing here is needed by any job."""
+    """Everything that could be deleted: no job needs any of it."""
     for root in [engines / "leases", *sorted((engines / "sites").glob("*"))]:
         yield from _of_jobs(root, "leases", jobs, lambda name: name.rpartition(".")[0])
         yield from _of_jobs(root / ".checkpoints", "checkpoints", jobs, lambda name: name)
@@ -127,7 +127,7 @@ def _of_jobs(root: Path, kind: Kind, jobs: Jobs, job_of: Callable[[str], str]) -
 
 
 def _size(path: Path) -> int:
-    """Bytes on disk of all that is in it, links not followed."""
+    """Disk usage of everything in it, without following links."""
     total, todo = 0, [path]
     while todo:
         at = todo.pop()
@@ -137,12 +137,12 @@ def _size(path: Path) -> int:
             if at.is_dir() and not at.is_symlink():
                 todo += at.iterdir()
         except OSError:
-            continue  # it has just gone
+            continue  # it was just deleted
     return total
 
 
 def remove(items: Iterable[Item], jobs: Jobs, *, now_s: int, engines: Path) -> list[Item]:
-    """Take them away, each looked at once more: meanwhile somebody may need one."""
+    """Delete them, each checked again first: somebody may need one by now."""
     gone = []
     still = {item.path for item in unneeded(engines, jobs, now_s=now_s)}
     for item in items:
@@ -154,7 +154,7 @@ def remove(items: Iterable[Item], jobs: Jobs, *, now_s: int, engines: Path) -> l
 
 
 def clean_tables(store: SqlStore, keep: Mapping[Kind, Keep], *, now_s: int, dry_run: bool) -> int:
-    """Lines of the audit log beyond their age or number, and notes that nobody took; how many lines."""
+    """Audit log lines beyond their age or number, and undeliverable notices; returns how many lines."""
     rule = keep.get("audit")
     if rule is None:
         return 0

@@ -1,1 +1,1 @@
-"""One file per kind of engine."""
+"""One file or package per kind of engine."""

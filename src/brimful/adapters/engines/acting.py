@@ -1,7 +1,7 @@
-"""With another user's rights to files: what that user could not read or write, root must not for it.
+"""File access with another user's rights: root must not read or write for a user what that user could not.
 
-A folder that a tenant's own processes write in may hold links to anywhere. Whoever looks into it does so
-with the rights of its owner (setfsuid(2)): of this thread only, and of files only.
+A folder that a tenant's processes write to may contain links to anywhere. So we look into it with its owner's
+rights (setfsuid(2)), which applies to this thread and to file access only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
     if os.geteuid() != 0 or uid == 0:
         yield
         return
-    # The group first: without root it could not be changed, neither here nor back.
+    # The group first: without root rights it could not be changed, neither now nor back.
     before = _libc().setfsgid(gid)
     _libc().setfsuid(uid)
     try:
@@ -31,7 +31,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def acting_as_owner(folder: Path) -> Iterator[None]:
-    """Of a folder that nobody but us can have made, whoever's it is now."""
+    """With the rights of the folder's current owner. Only for folders that nobody but us can have created."""
     try:
         found = folder.lstat()
     except OSError:

@@ -1,7 +1,7 @@
-"""The local engine of one node of many: it runs the node's part of every lease for whoever asks it.
+"""The local engine on one node of a cluster: it runs this node's part of every lease.
 
-Ray keeps it in an actor, the ssh engine at the other end of a connection. A lease's folder and its runner
-outlive it, so whatever happened is found again by the next agent on the node.
+Ray keeps it in an actor; the ssh engine keeps it at the far end of a connection. Lease folders and runners
+outlive it, so the next agent on the node finds everything that happened.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from brimful.scheduler.ports import Observation, Start
 
 
 class Part(NamedTuple):
-    """One rank of a lease: what its node has to be told of it."""
+    """One rank of a lease: everything its node must know about it."""
 
-    start: Start  # `parts` is this one alone
+    start: Start  # its `parts` holds only this rank
     rank: int
     ranks: int
-    devices: tuple[int, ...]  # as the node numbers them
+    devices: tuple[int, ...]  # in the node's numbering
     master: tuple[str, int]
-    env: Mapping[str, str]  # the job's own, whose values may be secrets
+    env: Mapping[str, str]  # the job's own; values may be secrets
     archive: bytes | None = None  # packed code
     store_env: Mapping[str, str] = {}
-    skew_s: float = 0.0  # how far this node's clock is ahead
+    skew_s: float = 0.0  # how far ahead this node's clock is
 
 
 class Seen(NamedTuple):
@@ -49,12 +49,12 @@ class Seen(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    port: int  # one that nobody listens at
+    port: int  # a free port
     at_s: float  # by this node's clock
 
 
 class _NodeEngine(LocalEngine):
-    """Runs one rank, which has its place in a gang from whoever placed it."""
+    """Runs one rank, whose place in the gang was set by the caller."""
 
     parts: dict[str, Part]
 
@@ -78,7 +78,7 @@ class _NodeEngine(LocalEngine):
         return order
 
     def checkpoint_folder(self, job: str) -> Path:
-        """Without a store nodes share what is on a disk that they share."""
+        """Without a store, nodes share checkpoints through a shared disk."""
         return super().checkpoint_folder(job) if self._store else self._root.parent / ".checkpoints" / job
 
     def _kept_env(self, job: Job) -> Mapping[str, str]:
@@ -91,14 +91,14 @@ class _NodeEngine(LocalEngine):
 
 
 class NodeAgent:
-    """Every call may be repeated."""
+    """Every call is idempotent."""
 
     def __init__(self, root: str, node: Node, settings: Mapping[str, Any]) -> None:
-        os.environ["BRIMFUL_DETACH"] = "1"  # whoever started the agent may end its children with it
+        os.environ["BRIMFUL_DETACH"] = "1"  # the agent's parent may kill its children when it exits
         self._root = Path(root).expanduser() / node.node
         self._engine = _NodeEngine(self._root, [node], site=node.site, **settings)
         self._engine.parts = {}
-        self.asked = time.monotonic()  # when it was last looked at
+        self.asked = time.monotonic()  # when an engine last called
 
     def greet(self) -> Greeting:
         with socket.socket() as probe:
@@ -121,7 +121,7 @@ class NodeAgent:
         return failed.get(lease)
 
     def begun(self, leases: Collection[str]) -> list[str]:
-        """Those of which it has a trace: they ran, run, or never will."""
+        """Leases with a trace here: they ran, are running, or will never run."""
         marks = ("started.json", "ended.json", "stop.json")
         return [lease for lease in leases if any((self._root / lease / mark).exists() for mark in marks)]
 
@@ -129,28 +129,28 @@ class NodeAgent:
         return dict(self._engine.stop(list(leases), grace_s=grace_s))
 
     def leave(self, lease: str, grace_s: int, node: str) -> None:
-        """The engine sends it away: `node` is drained. Told as a stop is, and not taken for one of ours."""
+        """The engine evicts the lease: `node` is drained. Delivered like a stop, but not counted as ours."""
         folder = self._root / lease
         if (folder / "part.json").exists() and not (folder / "stop.json").exists():
             write_json(folder / "drained.json", {"node": node})
             self._engine.stop([lease], grace_s=grace_s)
 
     def observe(self, leases: Collection[str]) -> tuple[list[Seen], list[str], Said | None]:
-        """News of those that have a part here; which leases live here at all; why nothing more should."""
+        """News of the leases here; which leases live here at all; why nothing new should start here."""
         self.asked = time.monotonic()
         here: dict[str, Mapping[str, Any]] = {}
         for lease in leases:
             with contextlib.suppress(BrimfulError, OSError):
                 if (found := read_json(self._root / lease / "part.json")) is not None:
                     here[lease] = found
-        # One that is on its way is not told of; whoever puts a gang together must know that it is there.
+        # A lease that is still starting is not reported, but whoever assembles the gang needs it.
         told = {lease: Observation(lease=lease, state="waiting") for lease in here}
         told |= {each.lease: each for each in self._engine.observe(list(here))}
         seen = [self._seen(here[each.lease], each) for each in told.values()]
         return seen, self._engine.living(), self.under_notice()
 
     def under_notice(self) -> Said | None:
-        """Why nothing new should begin here."""
+        """Why nothing new should start here."""
         return self._engine.under_notice()
 
     def _seen(self, part: Mapping[str, Any], told: Observation) -> Seen:

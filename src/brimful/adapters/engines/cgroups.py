@@ -1,7 +1,7 @@
-"""How much memory and how many processes a job may have: one control group for each lease.
+"""Memory and process limits of jobs: one control group per lease.
 
-The controllers sit in cgroup v2 or, on older machines, each in a v1 hierarchy: both are looked for, one by
-one. Files and formats: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{memory,pids}.rst of Linux.
+The controllers are in cgroup v2 or, on older machines, each in a v1 hierarchy; we look for each one in both.
+Files and formats: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{memory,pids}.rst of Linux.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 CONTROLLERS = ("memory", "pids")
-GROUP = "brimful"  # all groups of ours are in one of this name
-NO_LIMIT = 1 << 50  # bytes: more than a machine has
+GROUP = "brimful"  # the parent of all our groups
+NO_LIMIT = 1 << 50  # bytes: more than any machine has
 
 Version = Literal[1, 2]
 
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the groups of one controller are made."""
+    """Where one controller's groups are created."""
 
     controller: str
     version: Version
@@ -36,7 +36,7 @@ class Place:
 
 
 def find(proc: Path = Path("/proc/self")) -> list[Place]:
-    """Where memory and processes can be limited; both or none. Proven by making a group and removing it."""
+    """Where memory and processes can be limited: both or none. Verified by creating and removing a group."""
     try:
         places = places_of((proc / "mountinfo").read_text(), (proc / "cgroup").read_text())
         if [each.controller for each in places] != [*CONTROLLERS]:
@@ -52,10 +52,10 @@ def find(proc: Path = Path("/proc/self")) -> list[Place]:
 
 
 def places_of(mountinfo: str, own: str) -> list[Place]:
-    """By the kernel's own account of what is mounted where, and in which groups this process is.
+    """From the kernel's mount table and this process's groups.
 
-    In v1 below our own group, whose limits hold for jobs too. In v2 beside it: there a group that has
-    processes cannot divide what it has.
+    In v1 the place is below our own group, whose limits then apply to jobs too. In v2 it is beside our group:
+    a v2 group that has processes cannot have limited children.
     """
     ours = {names: path for _, names, path in (line.split(":", 2) for line in own.splitlines())}
     found: dict[str, Place] = {}
@@ -80,14 +80,14 @@ def places_of(mountinfo: str, own: str) -> list[Place]:
 
 
 def _below(point: Path, root: str, group: str) -> Path:
-    """The folder of a group; in a container only the part of the tree below `root` is mounted."""
+    """The folder of a group. In a container only the part of the tree below `root` is mounted."""
     inside = os.path.relpath(group, root)
     return point if inside.startswith("..") else point / inside
 
 
 def _prepare(place: Place) -> None:
     place.folder.mkdir(exist_ok=True)
-    place.folder.chmod(0o711)  # a job finds its own group, and no list of the others
+    place.folder.chmod(0o711)  # a job can reach its own group but cannot list the others
     if place.version == 2:
         for folder in (place.folder.parent, place.folder):
             switch = folder / "cgroup.subtree_control"
@@ -96,7 +96,7 @@ def _prepare(place: Place) -> None:
 
 
 def folders(places: Sequence[Place], name: str) -> list[Path]:
-    """The groups of this name: one in v2, one for each controller in v1."""
+    """The groups of this name: one in v2, one per controller in v1."""
     return list(dict.fromkeys(place.folder / name for place in places))
 
 
@@ -105,7 +105,7 @@ def make(groups: Sequence[Path], limits: Limits) -> None:
         "memory.max": limits.memory_bytes,  # v2
         "memory.swap.max": 0,
         "memory.limit_in_bytes": limits.memory_bytes,  # v1
-        "memory.memsw.limit_in_bytes": limits.memory_bytes,  # with swap; after the one without
+        "memory.memsw.limit_in_bytes": limits.memory_bytes,  # with swap; set after the one without
         "pids.max": limits.processes,
     }
     written: set[str] = set()
@@ -120,13 +120,13 @@ def make(groups: Sequence[Path], limits: Limits) -> None:
 
 
 def join(groups: Sequence[Path]) -> None:
-    """This process, and all it starts from here on."""
+    """Moves this process, and everything it starts from now on, into the groups."""
     for group in groups:
         (group / "cgroup.procs").write_text("0")
 
 
 def out_of_memory(groups: Sequence[Path]) -> bool:
-    """Whether the kernel has ended a process for reaching the limit."""
+    """Whether the kernel killed a process for exceeding the limit."""
     for group in groups:
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError, ValueError):
@@ -137,7 +137,7 @@ def out_of_memory(groups: Sequence[Path]) -> bool:
 
 
 def remove(groups: Sequence[Path]) -> None:
-    """A group in which a process lives stays."""
+    """Leaves a group that still has processes."""
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -1,4 +1,4 @@
-"""Where a job goes on: its newest whole checkpoint, here or fetched from another site."""
+"""Where a job resumes: its newest complete checkpoint, local or fetched from another site."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TAKE_OVER_S = 10.0
 
 
 def take_over(here: Path, lease: str) -> None:
-    """From here on only this lease may seal checkpoints there: an orphan of an older one cannot.
+    """From now on only this lease may seal checkpoints there; an orphan of an older lease cannot.
 
-    One that is about to seal is waited for, yet not for ever: it may have been stopped in the middle of it.
+    Waits for a lease that is sealing right now, but not forever: it may have been stopped in the middle.
     """
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = here / FENCE
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-        discard(path)  # a trap: a pipe would be waited for, a link followed
+        discard(path)  # a trap: opening a pipe would block, a link would be followed
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "r+") as fence:
         until_s = time.monotonic() + TAKE_OVER_S
@@ -56,13 +56,13 @@ def make_ready(
     since: int = 0,
     tell: Tell = lambda _: None,
 ) -> Iterator[Sentence]:
-    """Leave the newest whole checkpoint as the newest in `here`; tell what was found on the way.
+    """Make the newest complete checkpoint the newest in `here`; returns what was found on the way.
 
-    Every byte is checked against its seal, after it was fetched too. What is damaged is put aside, not thrown
-    away: somebody may want to look at it. What was never sealed is half-written, and goes.
+    Every byte is checked against its seal, also after a fetch. Damaged checkpoints are set aside, not
+    deleted, so that someone can inspect them. Unsealed ones are half-written and are deleted.
 
-    `known`: where the same job keeps others, which need not be fetched. `since`: the lease that kept
-    checkpoints last, as a store knows it: what an older one has sealed here is an orphan's.
+    `known`: where the same job keeps others, which need not be fetched. `since`: the last lease that kept
+    checkpoints, according to the store; anything an older lease sealed here belongs to an orphan.
     """
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     for rest in [*here.glob(f"{UNFINISHED}*"), *here.glob(f"{FETCHING}*")]:
@@ -71,10 +71,10 @@ def make_ready(
     saved = [each.files for each in elsewhere]
     found = [each for place in places for each in whole_ones(place)]
     mine = [Sealed(each) for each in found if each.files in saved or not _is_orphans(each, since)]
-    # Of equal ones that which is here already comes first: the sort is stable.
+    # Among equals, a local one comes first: the sort is stable.
     for each in sorted([*mine, *elsewhere], key=lambda one: one.step, reverse=True):
         is_here = isinstance(each, Sealed) and each in mine
-        wrong = _wrong(each) if is_here else _fetched(each, here, tell)
+        wrong = _damage_in(each) if is_here else _fetched(each, here, tell)
         if not wrong:
             name = each.name
             yield (
@@ -89,7 +89,7 @@ def make_ready(
 
 
 def sealed_in(folder: Path) -> list[Sealed]:
-    """What another site of this machine has."""
+    """The checkpoints of another site on this machine."""
     return [Sealed(each) for each in whole_ones(folder)]
 
 
@@ -104,13 +104,13 @@ def _place(source: Source, *, of_all: bool = False) -> Path | str:
     return source.place if of_all else f"{source.name} ({source.place})"
 
 
-def _wrong(source: Source) -> Sentence | None:
+def _damage_in(source: Source) -> Sentence | None:
     assert isinstance(source, Sealed)
     return damage_said(source.checkpoint)
 
 
 def _fetched(source: Source, here: Path, tell: Tell) -> Sentence | None:
-    """What went wrong, or nothing."""
+    """What went wrong, or None."""
     try:
         fetch(source, here, tell=tell)
     except Damaged as error:

@@ -1,4 +1,4 @@
-"""What engines share below which is somebody else's cluster: GPUs by count, and others who use them too."""
+"""Shared by engines on top of another cluster manager: GPUs by count, and other users beside us."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from brimful.adapters.sites import Site
 from brimful.errors import Said
 from brimful.fleet.state import Node
 
-HELD_S = 60.0  # nodes where a lease was kept waiting are not offered again sooner
+HELD_S = 60.0  # a node where a lease was kept waiting is not offered again for this long
 
 
 class Given(TypedDict, total=False):
-    """What the server gives each of them."""
+    """What the server passes to each of them."""
 
     microusd_per_gpu_hour: Required[int]
     code: CodeStore | None
@@ -56,7 +56,7 @@ class ClusterEngine(LeaseFolders):
         """`foreign`: GPUs that others hold there, as far as the cluster says."""
         taken = min(gpus, foreign)
         if self._held.get(node, 0.0) > self._clock():
-            taken = max(0, gpus - ours)  # it is somebody's, whatever is said to be free
+            taken = max(0, gpus - ours)  # they are in use, whatever the cluster reports as free
         return Node(
             site=self.site,
             node=node,
@@ -73,7 +73,7 @@ class ClusterEngine(LeaseFolders):
         )
 
     def _kept(self, found: Sequence[Node]) -> Sequence[Node]:
-        """The same list as before says that nothing has changed."""
+        """Returning the same list object as before means that nothing has changed."""
         if found != self._nodes:
             self._nodes = found
         return self._nodes

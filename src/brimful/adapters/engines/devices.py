@@ -1,4 +1,4 @@
-"""Which GPUs this machine has, from what its driver says of each device."""
+"""This machine's GPUs, from what the driver reports about each device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from brimful.scheduler.ports import CannotStart
 from brimful.specs.gpu import find_gpu
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
-MOST_GPUS = 1024  # of one node
+MOST_GPUS = 1024  # per node
 
 
 def why_strange(node: str, gpus: int) -> Said | None:
-    """Why what a site says of a node is not believed: its name becomes part of other names and is shown in
-    terminals, and each of its GPUs is counted at every tick."""
+    """Why a site's description of a node is rejected: its name becomes part of other names and is shown in
+    terminals, and every tick counts each of its GPUs."""
     if NODE_NAME.fullmatch(node) and gpus <= MOST_GPUS:
         return None
     return say("adapters.strange_node", node=Quoted(node[:60]), gpus=gpus, most=MOST_GPUS)
@@ -26,10 +26,10 @@ def why_strange(node: str, gpus: int) -> Said | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What the driver says of one GPU, or of one MIG slice of it."""
+    """What the driver reports about one GPU or one of its MIG slices."""
 
-    device: str  # as CUDA_VISIBLE_DEVICES takes it
-    name: str  # the driver's own words; empty: it does not say
+    device: str  # in CUDA_VISIBLE_DEVICES form
+    name: str  # as the driver reports it; empty: it does not
     problem: str = ""
     is_slice: bool = False
 
@@ -40,18 +40,18 @@ class DeviceGroup:
 
     gpu: str
     devices: tuple[str, ...]
-    holes: tuple[int, ...] = ()  # places in `devices` of those that are there but bad
+    holes: tuple[int, ...] = ()  # positions in `devices` that are present but bad
 
 
 def group_devices(listed: Sequence[Device]) -> list[DeviceGroup]:
     """The devices by type.
 
-    A bad one keeps its place, so that those after it keep theirs while jobs run on them. Slices stand alone:
-    a program of CUDA sees one of them, so that a gang of two on one node would not see its second.
+    A bad one keeps its position, so that positions of the others do not shift while jobs run on them. Each
+    slice is a group by itself: a CUDA program sees only one slice, so a gang of two would not see its second.
     """
     cards = [device for device in listed if not device.is_slice]
     names = {catalog_name(card.name) for card in cards if card.name}
-    only = names.pop() if len(names) == 1 else ""  # a card that is lost cannot tell its name
+    only = names.pop() if len(names) == 1 else ""  # a lost card cannot report its name
     types: dict[str, list[Device]] = {}
     for card in cards:
         if gpu := catalog_name(card.name) if card.name else only:
@@ -69,7 +69,7 @@ def group_devices(listed: Sequence[Device]) -> list[DeviceGroup]:
 
 
 def catalog_name(text: str) -> str:
-    """The catalog's name for a card, or the driver's own words where the catalog does not know it."""
+    """The catalog's name for a card, or the driver's name if the catalog does not know it."""
     try:
         return find_gpu(text).name
     except NotFound:
@@ -82,13 +82,13 @@ ALL_GPUS = (
     "nvidia-uvm",
     "nvidia-uvm-tools",
     "nvidia-modeset",
-)  # what every program of CUDA opens
+)  # opened by every CUDA program
 
 
 def device_files(devices: Sequence[str], *, driver: Path = DRIVER, dev: Path = Path("/dev")) -> list[str]:
-    """The files in /dev behind these GPUs, and those that all share; none where there is no NVIDIA driver.
+    """The files in /dev for these GPUs and those that all GPUs share; none without an NVIDIA driver.
 
-    The driver's folder has an entry for each card, named by its place on the bus: the order of its indices.
+    The driver's folder has one entry per card, named by bus address, which is also the order of the indices.
     """
     cards = sorted(driver.glob("*/information"))
     if not cards:
@@ -97,7 +97,7 @@ def device_files(devices: Sequence[str], *, driver: Path = DRIVER, dev: Path = P
     for device in devices:
         known = int(device) < len(cards) if device.isdecimal() else False
         minor = re.search(r"^Device Minor:\s*(\d+)", cards[int(device)].read_text(), re.M) if known else None
-        if minor is None:  # a MIG slice has files of its own, which brimful does not know yet
+        if minor is None:  # a MIG slice has its own files, which brimful does not handle yet
             raise CannotStart(say("adapters.no_device_file", device=Quoted(device[:60]), cards=len(cards)))
         files.append(dev / f"nvidia{minor[1]}")
     return [str(file) for file in files if file.exists()]

@@ -1,4 +1,4 @@
-"""A gang whose ranks are on several nodes, each with an agent of its own: what the lease is as a whole."""
+"""A gang with ranks on several nodes, each under its own agent: the state of the lease as a whole."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from brimful.adapters.engines.agent import Seen
 from brimful.language import say
 from brimful.scheduler.ports import Observation
 
-GRACE_S = 30  # of a gang's other ranks, when one has failed
-KILL_S = 1  # grace of an orphan, and of a gang whose node was lost
-ORPHAN_S = 10.0  # a lease that lives and is not asked for so long is nobody's
+GRACE_S = 30  # for the other ranks of a gang when one has failed
+KILL_S = 1  # grace of an orphan, or of a gang that lost a node
+ORPHAN_S = 10.0  # a running lease that nobody has asked about for this long is an orphan
 
 Ranks = Mapping[int, tuple[str, Seen]]  # by rank: its node, and what was seen there
 
 
 def ahead_s(theirs_s: float, before_s: float, after_s: float) -> float:
-    """How far a node's clock is ahead of ours, at least: it was asked in between."""
+    """A lower bound on how far a node's clock is ahead of ours, from when we asked it."""
     ahead_s = int(max(0.0, theirs_s - after_s) + min(0.0, theirs_s - before_s))
     return float(ahead_s if abs(ahead_s) > 1 else 0)
 
 
 def ranks_of(those: Ranks) -> int:
-    """How many the lease has, as each of its parts knows."""
+    """How many ranks the lease has, as each of its parts knows."""
     return max((each.ranks for _, each in those.values()), default=1)
 
 
 def look_at(
     lease: str, those: Ranks, lost: Sequence[str], stop: Callable[[Sequence[str], int], object]
 ) -> Observation | None:
-    """What the lease is; a gang of which a part failed or was lost is ended before that is told.
+    """The state of the lease. A gang with a failed or lost part is ended before that is reported.
 
-    `lost`: those of its nodes that are gone. `stop`: its ranks on these nodes, with so many seconds of grace.
+    `lost`: its nodes that are gone. `stop`: stops its ranks on these nodes with this many seconds of grace.
     """
     one = _merged(lease, those, lost=lost) or Observation(lease=lease, state="absent")
     unfinished = [name for name, each in those.values() if each.observation.state != "ended"]
-    is_ending = bool(lost) or _one_failed(those)
+    is_ending = bool(lost) or _has_failed_rank(those)
     if unfinished and is_ending:
-        # One that is on its way runs a moment later, and can be told to leave as the others are.
-        if not any(_is_on_its_way(each.observation) for _, each in those.values()):
+        # A rank that is starting will run in a moment and can then be stopped like the others.
+        if not any(_is_starting(each.observation) for _, each in those.values()):
             stop(unfinished, KILL_S if lost else GRACE_S)
         return None
     return one
 
 
 class Orphans:
-    """Leases that live on a node and that nobody asks for: not ended at once, a server may be catching up."""
+    """Leases that live on a node but nobody asks about. Not ended at once: a server may be catching up."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
 
     def late(self, node: str, orphans: Collection[str]) -> list[str]:
-        """Those of this node that are to be ended."""
+        """The leases on this node that should be ended."""
         now = time.monotonic()
         self._since = {key: at for key, at in self._since.items() if key[0] != node or key[1] in orphans}
         return [each for each in orphans if now - self._since.setdefault((node, each), now) > ORPHAN_S]
 
 
-def _is_on_its_way(seen: Observation) -> bool:
+def _is_starting(seen: Observation) -> bool:
     return seen.state == "absent" or (seen.state == "waiting" and seen.problem is None)
 
 
-def _one_failed(those: Ranks) -> bool:
-    """A gang ends whole: the others would wait for that one for ever."""
+def _has_failed_rank(those: Ranks) -> bool:
+    """A gang ends as a whole: the others would wait for the failed rank forever."""
     return any(
         each.observation.state == "ended" and each.observation.cause != "finished"
         for _, each in those.values()
@@ -72,7 +72,7 @@ def _one_failed(those: Ranks) -> bool:
 
 
 def _merged(lease: str, those: Ranks, *, lost: Sequence[str]) -> Observation | None:
-    """What a lease is, by what its parts are; None: there is no trace of it."""
+    """The state of a lease, from the states of its parts; None if there is no trace of it."""
     if not those and not lost:
         return None
     seen = _by_one_clock([each.observation for _, (_, each) in sorted(those.items())])
@@ -93,7 +93,7 @@ def _merged(lease: str, those: Ranks, *, lost: Sequence[str]) -> Observation | N
         )
     if states == {"ended"}:
         whole = _ended(lease, seen, started)
-        # Of a gang that our server left half-begun: it was not the job's fault.
+        # Our server left the gang half-started: that is not the job's fault.
         return whole if len(those) == ranks else replace(whole, exit_code=None, cause="preempted_by_engine")
     if states == {"absent"}:
         return None
@@ -106,7 +106,7 @@ def _merged(lease: str, those: Ranks, *, lost: Sequence[str]) -> Observation | N
 
 
 def _by_one_clock(seen: Sequence[Observation]) -> list[Observation]:
-    """The moments of all ranks by the first one's clock."""
+    """All ranks' times, converted to the first rank's clock."""
 
     def moved(at_s: int | None, by_s: float) -> int | None:
         return None if at_s is None else int(at_s + by_s)
@@ -122,13 +122,13 @@ def _by_one_clock(seen: Sequence[Observation]) -> list[Observation]:
 def _ended(lease: str, seen: Sequence[Observation], started: int | None) -> Observation:
     codes = tuple(each.exit_code for each in seen)
     ends = [(each.ended_s or 0, rank) for rank, each in enumerate(seen)]
-    # A rank that we stopped because another had failed is not the one that failed.
+    # A rank that we stopped because another had failed is not the culprit.
     failed = [(seen[rank].cause != "failed", end, rank) for end, rank in ends if seen[rank].exit_code != 0]
-    # One that left with 0 because it was told to is not done, whatever the others are.
+    # A rank that exited with 0 because it was told to is not finished, whatever the others are.
     told = (rank for rank, each in enumerate(seen) if each.cause != "finished")
     rank = min(failed)[2] if failed else next(told, 0)
     first = seen[rank]
-    # A first rank that is done before the others calls all its work kept.
+    # A first rank that finishes before the others reports all its work as kept.
     keeper = first if seen[0].cause == "finished" else seen[0]
     problem = first.problem
     if failed and len(seen) > 1 and problem is not None:

@@ -1,12 +1,12 @@
-"""A job as its tenant's own user, in namespaces of its own (decision 33). Linux, as root.
+"""Runs a job as its tenant's user, in separate namespaces (decision 33). Linux, as root.
 
     runner            root; its children are in a new PID namespace
       init            root; process 1 of that namespace: waits, passes SIGTERM on, holds the lease's lock
         the ranks     the tenant's user, no new privileges, in the job's control groups
 
-When init ends, the kernel ends every process of the namespace: nothing of a job outlives its lease. What the
-job shares with brimful it finds in `INSIDE`; /tmp, /var/tmp, /dev and /proc are its own, and the folders of
-the server are covered.
+When init ends, the kernel ends every process of the namespace: nothing of a job outlives its lease. `INSIDE`
+holds what the job shares with brimful; /tmp, /var/tmp, /dev and /proc are private to the job, and the
+server's folders are hidden.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from brimful.language import Plain, Sentence, Several, os_words, say
 from brimful.language.record import as_record, said_by_anybody
 
 INSIDE = Path("/run/brimful")  # where a job finds what it shares with brimful
-TOLD, OWN = "told", "own"  # folders of a lease: what the job may read, and what it writes
-CHECKPOINTS, FETCHED = "checkpoints", "fetched"  # of the job, here and from another site
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")  # what every program may expect in /dev
+TOLD, OWN = "told", "own"  # subfolders of a lease: what the job may read, and where it writes
+CHECKPOINTS, FETCHED = "checkpoints", "fetched"  # the job's, from here and from another site
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")  # what any program may expect in /dev
 DEV_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"} | {
     name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))
 }
-PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - covered by folders of the job's own
+PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - covered by the job's private folders
 NOT_STARTED = 126
 HEARD = {signal.SIGTERM, signal.SIGCHLD}
-NOTICE_MODE = 0o644  # nobody but the server and the job can come near it
+NOTICE_MODE = 0o644  # only the server and the job can reach it
 
 # linux/sched.h, linux/mount.h, linux/prctl.h, linux/keyctl.h
 NEW_MOUNTS, NEW_IPC, NEW_PIDS = 0x00020000, 0x08000000, 0x20000000
@@ -54,26 +54,26 @@ KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x"
 
 
 Signals = set[int | signal.Signals]
-Shared = tuple[str, str, bool]  # a folder, its name in INSIDE, and whether the job may write there
+Shared = tuple[str, str, bool]  # a folder, its name in INSIDE, and whether the job may write to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """What a job is, and what it gets to see. Written into its order as JSON."""
+    """A job's identity and its view of the machine. Written into its order as JSON."""
 
     uid: int
     gid: int
     groups: Sequence[int]
     shared: Sequence[Shared]
     hidden: Sequence[str]  # folders
-    devices: Sequence[str]  # files in /dev: its GPUs
-    cgroups: Sequence[str]  # none: it has no limits
+    devices: Sequence[str]  # files in /dev for its GPUs
+    cgroups: Sequence[str]  # empty: no limits
     memory_bytes: int
     processes: int
 
 
 def notice_file(folder: Path) -> Path:
-    """Of a lease: where its job is told of its end."""
+    """Where the lease's job is told that it has to stop."""
     return (folder / TOLD if is_isolated(folder) else folder) / "notice.json"
 
 
@@ -82,7 +82,7 @@ def is_isolated(folder: Path) -> bool:
 
 
 class Isolated:
-    """The ranks of a job in one place, as their runner sees them: through their init."""
+    """The ranks of a job on one node, as their runner sees them: through their init."""
 
     def __init__(self, pid: int, go: int, record: IO[bytes], isolation: Isolation, ranks: int) -> None:
         self.pid, self._go = pid, go
@@ -91,7 +91,7 @@ class Isolated:
         self._early: list[dict[str, Any]] = []
 
     def prepared(self) -> Any:  # noqa: ANN401 - JSON
-        """What `prepare` gave back; None where it came to nothing."""
+        """What `prepare` returned; None if it failed."""
         said = self._read()
         if "prepared" in said:
             return said["prepared"]
@@ -99,7 +99,7 @@ class Isolated:
         return None
 
     def go(self) -> None:
-        """Once it is written down who it is: until then it only waits, and ends if we do."""
+        """Called once the job's identity is on disk: until then init only waits, and exits if we do."""
         with contextlib.suppress(OSError):
             os.write(self._go, b"1")
 
@@ -108,21 +108,21 @@ class Isolated:
         while said := self._early.pop() if self._early else self._read():
             rank, code = said["rank"], said["exit_code"]
             if self._codes[rank] is not None:
-                continue  # it has told itself why it could not begin
+                continue  # it has already reported why it could not start
             self._codes[rank] = code
             problem = said_by_anybody(said["problem"])
             if code and problem is None and cgroups.out_of_memory(self._groups):
                 problem = say("adapters.memory_limit", limit_mib=self._isolation.memory_bytes >> 20)
             yield rank, problem or how_ended(code)
         for rank, known in enumerate(self._codes):
-            if known is None:  # its init was killed, and it with it
+            if known is None:  # its init was killed, which killed it too
                 yield rank, how_ended(code_unreaped(self.pid) or NOT_STARTED)
 
     def is_over(self) -> bool:
         return is_over(self.pid)
 
     def wait(self) -> list[int]:
-        """Exit code of each, or minus the signal that ended it."""
+        """Each rank's exit code, or minus the signal that killed it."""
         _, status = os.waitpid(self.pid, 0)
         self._record.close()
         cgroups.remove(self._groups)
@@ -140,14 +140,14 @@ class Isolated:
 
 
 def code_unreaped(pid: int) -> int:
-    """Wait for a child's end, and leave it to be waited for: minus the signal that ended it, or its code."""
+    """Wait for a child to exit but leave it unreaped; its exit code, or minus the signal that killed it."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None, "WNOHANG was not asked for"
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def is_over(pid: int) -> bool:
-    """Whether a child has ended that nobody has waited for."""
+    """Whether a child has exited that nobody has reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -158,7 +158,7 @@ def how_ended(code: int) -> Sentence | None:
 
 
 def _signal_name(number: int) -> str:
-    """Of those between the first and the last real-time signal Python has no name; a job may die of any."""
+    """Python has names only for the first and last real-time signal, but a job may die of any."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -173,18 +173,18 @@ def start(
     logs: Sequence[int],
     lock: int,
 ) -> Isolated:
-    """Both are called as the job's user, inside: `prepare` once, and `run` for each rank, with a log each.
+    """Both functions run as the job's user, inside: `prepare` once, and `run` for each rank with its log.
 
-    `run` becomes the rank, or tells how that failed. They must load no module and no file of ours: what the
-    server can read, the job's user may not.
+    `run` becomes the rank, or returns how that failed. Neither may load our modules or files: the job's user
+    has no right to read what the server can.
     """
     if groups := [Path(each) for each in isolation.cgroups]:
         limits = cgroups.Limits(memory_bytes=isolation.memory_bytes, processes=isolation.processes)
         cgroups.make(groups, limits)
-    _call("unshare", NEW_PIDS)  # for those whom we start from here on
+    _call("unshare", NEW_PIDS)  # for processes started from now on
     reading, record = os.pipe()
     waits, go = os.pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # a SIGTERM that comes now is not lost
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # a SIGTERM that arrives now is not lost
     pid = os.fork()
     if pid == 0:
         init = _Init(isolation, prepare, run, logs, record=record, waits=waits, mask=before)
@@ -198,7 +198,7 @@ def start(
 def _never_return(record: int, rank: int, body: Callable[[], tuple[int, Sentence] | None]) -> NoReturn:
     try:
         failed = body()
-    except BaseException as error:  # noqa: BLE001 - nobody is above this process to hear of it
+    except BaseException as error:  # noqa: BLE001 - no caller above this process
         words = os_words(error) if isinstance(error, OSError) else repr(error)[:200]
         failed = NOT_STARTED, say("adapters.cannot_isolate", error=words)
     if failed is not None:
@@ -208,7 +208,7 @@ def _never_return(record: int, rank: int, body: Callable[[], tuple[int, Sentence
 
 
 def _write(record: int, body: dict[str, object]) -> None:
-    with contextlib.suppress(OSError):  # its runner may be gone
+    with contextlib.suppress(OSError):  # the runner may be gone
         os.write(record, f"{json.dumps(body)}\n".encode())
 
 
@@ -228,14 +228,14 @@ class _Init:
     def main(self, kept: set[int]) -> None:
         for handle in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names
             if handle > 2 and handle not in kept:
-                with contextlib.suppress(OSError):  # the one that lists them is closed already
+                with contextlib.suppress(OSError):  # the descriptor that lists them is closed already
                     os.close(handle)
         os.setsid()
-        os.umask(0o022)  # the server's own may be closer; what is made here is for the job's user to see
+        os.umask(0o022)  # the server's may be stricter; the job's user must be able to see these files
         _call("unshare", NEW_MOUNTS | NEW_IPC)
         _arrange(self.isolation)
         _, status = os.waitpid(self._fork(0, self._prepare), 0)
-        if status == 0 and os.read(self.waits, 1):  # else its runner is gone
+        if status == 0 and os.read(self.waits, 1):  # otherwise the runner is gone
             self._watch({self._fork(rank, partial(self.run, rank)): rank for rank in range(len(self.logs))})
 
     def _prepare(self) -> None:
@@ -263,10 +263,10 @@ class _Init:
     def _become(
         self, rank: int, body: Callable[[], tuple[int, Sentence] | None]
     ) -> tuple[int, Sentence] | None:
-        """From here on nothing is root's."""
+        """From here on nothing runs as root."""
         given = self.isolation
         cgroups.join([Path(each) for each in given.cgroups])
-        Path("/proc/self/oom_score_adj").write_text("0")  # the server's own may protect it
+        Path("/proc/self/oom_score_adj").write_text("0")  # the server's own value may protect it
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
@@ -279,7 +279,7 @@ class _Init:
         os.setresgid(given.gid, given.gid, given.gid)
         os.setresuid(given.uid, given.uid, given.uid)
         _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        # Whoever has the server's session keyring possesses the keys in it. Made as the job's user.
+        # Whoever has the server's session keyring has its keys, so the job's user gets a new one.
         with _unless(errno.ENOSYS):
             _call("syscall", KEYCTL[platform.machine()], JOIN_SESSION_KEYRING, None)
         return body()
@@ -288,16 +288,16 @@ class _Init:
 def _tell(job: int) -> None:
     try:
         os.killpg(job, signal.SIGTERM)
-    except ProcessLookupError:  # its group is not there yet
+    except ProcessLookupError:  # its group does not exist yet
         os.kill(job, signal.SIGTERM)
 
 
 def _arrange(isolation: Isolation) -> None:
-    """The job's own view of the file system. What is on the machine is bound before it is covered."""
-    _mount("none", "/", flags=RECURSIVE | SLAVE)  # nothing of this is seen outside
+    """The job's view of the file system. Host folders are bound before they are covered."""
+    _mount("none", "/", flags=RECURSIVE | SLAVE)  # none of these mounts is visible outside
     INSIDE.mkdir(parents=True, exist_ok=True)
     _tmpfs(INSIDE, "mode=0755,size=1m")
-    scratch = f"mode=1777,size={isolation.memory_bytes // 2}"  # in memory: it counts against the job's limit
+    scratch = f"mode=1777,size={isolation.memory_bytes // 2}"  # in memory: counts against the job's limit
     _arrange_dev(INSIDE / "dev", isolation.devices, scratch)
     for folder, name, writable in isolation.shared:
         (INSIDE / name).mkdir()
@@ -305,7 +305,7 @@ def _arrange(isolation: Isolation) -> None:
         flags = REMOUNT | BIND | NOSUID | NODEV | (0 if writable else RDONLY)
         _mount("none", INSIDE / name, flags=flags)
     _mount("none", INSIDE, flags=REMOUNT | BIND | RDONLY | NOSUID | NODEV)
-    # hidepid=2: a user sees its own processes, and of others not even that they exist.
+    # hidepid=2: users see only their own processes and cannot tell that others exist.
     _mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC, "hidepid=2")
     for folder in ("/tmp", "/var/tmp"):  # noqa: S108 - covered
         _tmpfs(Path(folder), scratch)

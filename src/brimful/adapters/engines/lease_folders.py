@@ -1,4 +1,4 @@
-"""What engines share whose leases have a folder each: orders for runners, environments, what was kept."""
+"""Shared by engines that keep a folder per lease: runner orders, environments, and kept work."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 log = logging.getLogger("brimful")
 T = TypeVar("T")
-BEYOND = (OverflowError, RecursionError)  # of numbers and of JSON that somebody else has written
+BEYOND = (OverflowError, RecursionError)  # raised by numbers and JSON from someone else
 LookAt = Callable[[str], Iterable[Observation]]
 
 MOST_EXIT_CODE = 1 << 16
-MOST_SPEED = 1e6  # of a GPU beside the slowest; more is not believed
-LOG_BYTES = 64 << 20  # of each lease: about so much of what it printed last is kept
-# What a job may know of the server's environment. Secrets of the server are not among it.
+MOST_SPEED = 1e6  # relative to the slowest GPU; larger values are rejected
+LOG_BYTES = 64 << 20  # per lease: about how much of the latest output is kept
+# What a job may see of the server's environment. It must not contain the server's secrets.
 PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
@@ -52,16 +52,16 @@ class LeaseFolders:
         store_env: Mapping[str, str] | None = None,
         notices: str = "",
     ) -> None:
-        """`runs_as`: whom jobs run as; None: all as the user who runs this, whosever they are.
+        """`runs_as`: the users jobs run as; None: all jobs run as the current user.
 
-        `store`: the URI to which checkpoints are sent, with which environment; empty: they stay here.
-        `notices`: the cloud whose word runners heed when it takes a machine back; empty: none.
+        `store`: the URI that checkpoints are sent to, and its environment; empty: they stay here. `notices`:
+        the cloud whose preemption notices runners watch; empty: none.
         """
         self._root, self.site = root, site
         self._store, self._store_env = store, store_env or {}
         self._notices = notices
         self._log_bytes = log_bytes
-        self._code = code  # where packed code is
+        self._code = code  # where packed code is stored
         self._runs_as = runs_as
         self._complaints: dict[str, Said] = {}
         try:
@@ -80,10 +80,10 @@ class LeaseFolders:
         fatal: str = "",
         then: Callable[[], Iterable[tuple[str, LookAt]]] = tuple,
     ) -> list[Observation]:
-        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others.
+        """News of each lease. An unreadable lease becomes a complaint and does not block the others.
 
-        `fatal`: the code of an error that is the site's trouble, not one lease's. `then`: asked after all of
-        them, who is to be looked at again, and how.
+        `fatal`: the code of an error that concerns the whole site, not one lease. `then`: called after all of
+        them; says which leases to look at again, and how.
         """
         found: dict[str, Said] = {}
         seen: list[Observation] = []
@@ -114,14 +114,14 @@ class LeaseFolders:
         return {"archive": str(self._code.path(job.tenant, job.code)), "code": job.code}
 
     def _archive(self, job: Job) -> bytes | None:
-        """Its packed code, for nodes that have no folder with us."""
+        """Its packed code, for nodes that do not share a folder with us."""
         found = self._code_of(job)
         return None if found is None else Path(found["archive"]).read_bytes()
 
     def _order(
         self, start: Start, folder: Path, *, user: JobUser | None, speed: float, env: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What the runner of this folder is told, but for its ranks."""
+        """What the runner of this folder is told, except its ranks."""
         lease, job = start.lease, start.job
         checkpoints = str(self.checkpoint_folder(job.job))
         return {
@@ -185,7 +185,7 @@ class LeaseFolders:
         return self._folder(job).parent / ".env" / f"{job}.json"
 
     def _mark(self, lease: str) -> dict[str, str]:
-        """What every process of the lease carries, and no other: another folder's leases have its own id."""
+        """Carried by every process of this lease and by no other: another folder's leases have another id."""
         return {"BRIMFUL_LEASE": lease, "BRIMFUL_ENGINE": self.identity}
 
     def _folder(self, lease: str) -> Path:
@@ -195,7 +195,7 @@ class LeaseFolders:
 
 @contextlib.contextmanager
 def failing(code: str, **values: object) -> Iterator[None]:
-    """What the disk does not do, said with this code."""
+    """Turns an OS error into WorldFailed with this code."""
     try:
         yield
     except OSError as error:
@@ -203,7 +203,7 @@ def failing(code: str, **values: object) -> Iterator[None]:
 
 
 def facts(path: Path) -> dict[str, Any] | None:
-    """What the file holds, and nothing where that cannot be read: a job must be stoppable all the same."""
+    """None if the file is missing, empty if it is unreadable: the job must still be stoppable."""
     try:
         return read_json(path, most_bytes=NOTE_BYTES)
     except (BrimfulError, OSError):
@@ -211,7 +211,7 @@ def facts(path: Path) -> dict[str, Any] | None:
 
 
 def second(value: object) -> int:
-    """A moment told by a file, which a job may have written: never one that has yet to come."""
+    """A timestamp from a file that a job may have written: never in the future."""
     if not isinstance(value, int | float):
         raise TypeError(f"{str(value)[:40]!r} is not a moment")
     return max(0, min(int(value), int(time.time())))
@@ -220,9 +220,9 @@ def second(value: object) -> int:
 def kept_work_s(
     started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None, *, is_done: bool
 ) -> float | None:
-    """Work of this lease that a later one need not do again: up to its last whole checkpoint.
+    """Work of this lease that a later one need not repeat: up to its last complete checkpoint.
 
-    All of it only where the job was done: one that was told to stop may have kept nothing.
+    All of it only if the job finished: a job that was told to stop may have saved nothing.
     """
     speed, began_s = started.get("speed"), second(started["at_s"])
     if not isinstance(speed, int | float) or not 0 <= speed <= MOST_SPEED:
@@ -230,7 +230,7 @@ def kept_work_s(
     ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
     if is_done:
         return speed * ran_s
-    sealed_s = ended.get("sealed_s")  # its runner looked; else we do, at seals that are parsed quickly
+    sealed_s = ended.get("sealed_s")  # from its runner; otherwise we parse the seals, which is quick
     if not isinstance(sealed_s, int):
         last = newest(Path(str(started.get("checkpoints", ""))), most_bytes=NOTE_BYTES)
         sealed_s = 0 if last is None else last.at_s
@@ -238,9 +238,9 @@ def kept_work_s(
 
 
 def is_done(folder: Path, ended: Mapping[str, Any]) -> bool:
-    """It exited with 0, and not because somebody told it to: an order to stop may have come too late.
+    """It exited with 0, and not because someone told it to: an order to stop may have come too late.
 
-    Where its runner did not say, an order counts also if it is a link that leads nowhere.
+    If its runner did not say, a stop order also counts if it is a dangling link.
     """
     told = ended.get("told", os.path.lexists(folder / "stop.json"))
     return ended.get("exit_code") == 0 and not told
@@ -249,7 +249,7 @@ def is_done(folder: Path, ended: Mapping[str, Any]) -> bool:
 def each_lease(
     act: Callable[[T], None], those: Mapping[str, T], run: Callable[..., Iterable[object]] = map
 ) -> Failures:
-    """Do it for each lease; what is wrong with one keeps nobody from the others."""
+    """Do it for each lease; a failure of one does not block the others."""
     failed: dict[str, BrimfulError] = {}
 
     def one(lease: str) -> None:
@@ -282,9 +282,9 @@ def _environment(env: Mapping[str, str], job: Job, user: JobUser | None) -> Mapp
     return {
         **{key: os.environ[key] for key in PASSED_ON if key in os.environ},
         **({} if user is None else user.environment),
-        # Last on the path is the Python that runs brimful: `python` is found even where Debian has none.
+        # brimful's own Python is last on the path, so that `python` exists even on Debian.
         "PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}",
-        "PYTHONUNBUFFERED": "1",  # or the log would lag minutes behind the job
+        "PYTHONUNBUFFERED": "1",  # otherwise the log lags minutes behind the job
         **wanted,
         **task_env(job),
         "BRIMFUL_JOB": job.job,

@@ -1,7 +1,7 @@
 """The local engine: real processes on this machine.
 
-Each lease has a folder and a runner process of its own (see runner.py), so jobs go on while the server is
-away, and what happened meanwhile is read from the folder when it is back.
+Each lease has a folder and a runner process (see runner.py), so jobs keep running while the server is down.
+When it is back, it reads from the folder what happened in the meantime.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from brimful.meter.samples import GpuSample
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 SHOWN_CHARS = 300
-NONE: tuple[Node, ...] = ()  # always the same: nothing has changed since it was last said
+NONE: tuple[Node, ...] = ()  # always the same object: nothing has changed since the last call
 MOST_RANKS = 4096
-# Troubles of the machine, not of the lease: they pass, or somebody mends them.
+# Trouble with the machine, not the lease: it passes, or someone fixes it.
 PASSING = frozenset(
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "ENOMEM", "EAGAIN")
@@ -69,15 +69,15 @@ PASSING = frozenset(
 
 
 class Runner(subprocess.Popen[bytes]):
-    """Outlives the engine that started it, by design: leaving it behind is not a leak to warn of."""
+    """Outlives the engine that started it by design, so leaving it behind is not a leak to warn about."""
 
     def __del__(self) -> None:
-        # What is left of the inherited one: a runner that ends later is reaped.
+        # The rest of the inherited `__del__`, so that a runner that ends later is still reaped.
         super().__del__(_warn=lambda *_, **__: None)  # type: ignore[call-arg]
 
 
 class LocalEngine(LeaseFolders):
-    """Runs leases as processes under `root`, on the nodes it was told of."""
+    """Runs leases as processes under `root`, on the given nodes."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class LocalEngine(LeaseFolders):
         store_env: Mapping[str, str] | None = None,
         notices: str = "",
     ) -> None:
-        """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs.
+        """`devices`: by node, the driver's GPU behind each of ours; `problems`: what is wrong with them.
 
-        `users`: by such a GPU, the processes that use it now, as far as the driver tells.
+        `users`: by driver GPU, the processes that use it now, as far as the driver tells.
         """
         super().__init__(
             root,
@@ -116,12 +116,12 @@ class LocalEngine(LeaseFolders):
         self._look_at_gpus = look  # asks the driver; None: there is none
         self._nodes = nodes
         self._runners: dict[str, Runner] = {}
-        self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
-        self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
+        self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed early, and why
+        self._asked: set[str] = set()  # leases without a runner that we have told to end
         self._cloud = cloud_word(notices)
 
     def under_notice(self) -> Said | None:
-        """Whether the cloud takes this machine back: nothing new should begin here."""
+        """Whether the cloud is taking this machine back: nothing new should start here."""
         if self._cloud is None or self._cloud.first() is None:
             return None
         return say("adapters.machine_under_notice", cloud=self._notices.partition("@")[0])
@@ -155,7 +155,7 @@ class LocalEngine(LeaseFolders):
             reserve(folder / "ended.json")
             write_json(folder / "order.json", self._local_order(start))
             with (folder / "runner.err").open("ab") as complaints:
-                # -P: the server's working folder must not shadow our modules.
+                # -P: the server's working directory must not shadow our modules.
                 runner = Runner(
                     [sys.executable, "-P", "-m", "brimful.adapters.engines.runner", str(folder)],
                     stdin=subprocess.DEVNULL,
@@ -165,8 +165,8 @@ class LocalEngine(LeaseFolders):
                 )
         except OSError as error:
             with contextlib.suppress(OSError):
-                (folder / "order.json").unlink()  # its environment may hold secrets, and nobody reads it now
-            # Nothing runs. A full disk passes, and the next tick asks again; a file in the way does not.
+                (folder / "order.json").unlink()  # its environment may hold secrets, and nobody will read it
+            # Nothing runs. A full disk is temporary and the next tick tries again; a file in the way stays.
             kind = WorldFailed if error.errno in PASSING else CannotStart
             raise kind(
                 say("adapters.cannot_start_in", lease=lease, folder=folder, error=os_words(error))
@@ -190,7 +190,7 @@ class LocalEngine(LeaseFolders):
         known = self._devices.get(node)
         if known is None:
             return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
-        # CUDA's own order is fastest first; the driver's indices are those of the bus.
+        # CUDA orders fastest first by default; the driver's indices follow the bus.
         return {
             "CUDA_VISIBLE_DEVICES": ",".join(known[i] for i in gpus),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -202,7 +202,7 @@ class LocalEngine(LeaseFolders):
         try:
             seen = self._look_at_gpus(time.time())
         except BrimfulError:
-            return {}  # it is said where its cards are shown
+            return {}  # reported where its cards are shown
         use = {
             (str(x.index) if x.mig is None else x.uuid): GpuUse(x.memory_used_bytes, x.busy_frac)
             for x in seen
@@ -232,17 +232,17 @@ class LocalEngine(LeaseFolders):
             stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
             try:
                 with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
-                    # Also where nothing has begun: whoever is asked to start it too late finds this.
+                    # Also if nothing has started: a start that comes too late finds this.
                     folder.mkdir(exist_ok=True, mode=0o700)
                     write_json(folder / "stop.json", stop)
-            finally:  # a full disk keeps no job from its stop
+            finally:  # a full disk must not prevent a job from being stopped
                 is_told = _told_runner(folder)
             if is_told:
                 return
         self._end_orphans(lease, deadline_s=stop["deadline_s"])
 
     def warn(self, lease: str, *, until_s: int | None) -> None:
-        """The file `BRIMFUL_NOTICE` comes and goes. When it is told to stop, its runner says so there."""
+        """Creates or removes the `BRIMFUL_NOTICE` file. On a stop, the runner writes to it."""
         folder = self._folder(lease)
         path = notice_file(folder)
         before = facts(path)
@@ -260,12 +260,12 @@ class LocalEngine(LeaseFolders):
         return self._look_at_each(leases, self._look)
 
     def living(self) -> list[str]:
-        """Leases of which any process lives, whoever asked for it."""
+        """Leases with a living process, whoever asked for it."""
         found = {name for name, uid in leases_living(self.identity) if uid in self._uids(name)}
         return sorted(found)
 
     def _uids(self, lease: str) -> set[int]:
-        """Whose a process of the lease is; root's where it does not let itself be looked at."""
+        """The owner of a lease's process; root if it cannot be inspected."""
         folder = self._root / Path(lease).name
         try:
             return {0, (folder / OWN if is_isolated(folder) else folder).stat().st_uid}
@@ -294,9 +294,9 @@ class LocalEngine(LeaseFolders):
             return
         ended = read_json(folder / "ended.json", most_bytes=NOTE_BYTES)
         if ended is None and alive:
-            return  # on its way
+            return  # starting
         if ended is None and started is None and lease not in self._not_begun:
-            if not held(folder / "lock"):  # else a runner that another server started is about to begin
+            if not held(folder / "lock"):  # otherwise another server's runner is about to start it
                 yield Observation(lease=lease, state="absent")
             return
         if ended is None and started is not None and self._lives_on(lease):
@@ -318,7 +318,7 @@ class LocalEngine(LeaseFolders):
             state="ended",
             started_s=began_s,
             ended_s=ended_s,
-            # What is sent away may have left with 0, and is not done for that.
+            # An evicted job may exit with 0 and still not be finished.
             exit_code=code or None if cause == "preempted_by_engine" else code,
             problem=say("adapters.sent_away")
             if ended.get("sent_away")
@@ -340,7 +340,7 @@ class LocalEngine(LeaseFolders):
         folder = self._folder(lease)
         if not held(folder / "runner.lock"):
             with contextlib.suppress(OSError):
-                # Its runner cannot any more: we have seen it live.
+                # Its runner no longer can: we have seen it alive.
                 os.utime(folder / "beat", follow_symlinks=False)
         return Observation(
             lease=lease,
@@ -350,18 +350,18 @@ class LocalEngine(LeaseFolders):
         )
 
     def _lives_on(self, lease: str) -> bool:
-        """Whether anything of a job without a runner lives, though nothing of it holds the lock.
+        """Whether anything is left of a job without a runner, even though nothing holds the lock.
 
-        The lock is a file descriptor that programs close when they start others (Python does by default).
+        The lock is a file descriptor, and programs close it when they start others (Python does by default).
         """
         if self._group(lease) is not None:
             return True
-        # Another tenant's job may carry the same mark, and would keep this lease from ending. The first
-        # process of an isolated one is root's, and the last of it to end.
+        # Another tenant's job may carry the same mark and would keep this lease from ending. The first
+        # process of an isolated job is root's, and the last to end.
         return not is_isolated(self._folder(lease)) and any(marked(self._mark(lease)))
 
     def _group(self, lease: str) -> int | None:
-        """The job's process group while its first process lives; never one that merely has its number."""
+        """The job's process group while its first process lives; never one that merely reuses its number."""
         child = facts(self._folder(lease) / "child.json") or {}
         group, birth = child.get("group"), child.get("born")
         if not isinstance(group, int) or birth is None or born(group) != birth:
@@ -369,12 +369,12 @@ class LocalEngine(LeaseFolders):
         return group
 
     def _reap(self) -> None:
-        """Hear of every runner that has ended, also of leases nobody asks about any more."""
+        """Reap every runner that has ended, also of leases that nobody asks about any more."""
         for lease in list(self._runners):
             self._has_runner(lease)
 
     def _has_runner(self, lease: str) -> bool:
-        """Whether a runner of ours is alive; one that has ended is reaped on the way."""
+        """Whether a runner of ours is alive; one that has ended is reaped here."""
         runner = self._runners.get(lease)
         if runner is None:
             return False
@@ -389,7 +389,7 @@ class LocalEngine(LeaseFolders):
         return False
 
     def _end_orphans(self, lease: str, *, deadline_s: float) -> None:
-        """End a job whose runner was killed: a signal, the grace it was promised, then the last signal."""
+        """End a job whose runner was killed: SIGTERM, the promised grace, then SIGKILL."""
         folder = self._folder(lease)
         if held(folder / "runner.lock") or not (folder / "started.json").exists():
             return
@@ -418,7 +418,7 @@ def _told_runner(folder: Path) -> bool:
 
 
 def _cause(folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Cause:
-    """Whose doing its end was."""
+    """Who or what ended it."""
     if is_done(folder, ended):
         return "finished"
     if os.path.lexists(folder / "stop.json"):
@@ -431,7 +431,7 @@ def _cause(folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Ca
 
 
 def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
-    """The last proof that a job lived which ended without a word. Nobody is billed for what came after."""
+    """The last sign of life of a job that ended without a record. Nobody is billed for the time after it."""
     began_s = seen_s = second(started["at_s"])
     for name in ("beat", "log"):
         with contextlib.suppress(OSError):
@@ -443,7 +443,7 @@ def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
 
 
 def _last_words(folder: Path, code: int) -> Sentence:
-    """What a failed runner wrote last, which is the error itself; else its exit code."""
+    """The last line of a failed runner, which is the error itself; otherwise its exit code."""
     try:
         read = read_plain(folder / "runner.err", below=folder, most_bytes=1 << 20)
         text = read.decode(errors="replace").strip()
@@ -463,10 +463,10 @@ def _listed(value: object) -> list[object]:
 
 
 def _master(ranks: int) -> dict[str, str]:
-    """Where the ranks of a gang meet: a port of this machine that nobody listens at."""
+    """Where the ranks of a gang meet: a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     found = {"BRIMFUL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    # PyTorch's own names only for a gang: many scripts take RANK alone as a sign that there are others.
+    # Only gangs get PyTorch's own names: many scripts take RANK alone as a sign of other ranks.
     return found if ranks == 1 else {**found, "WORLD_SIZE": str(ranks)}

@@ -1,7 +1,8 @@
-"""What a job prints, with an end to how much of it is kept.
+"""A job's output, with a limit on how much of it is kept.
 
-A job writes straight into its log, so that it goes on printing whoever dies. The log is shortened from its
-front by giving the disk its old blocks back: the file keeps its offsets, no line is lost or written twice.
+A job writes directly to its log, so it can keep printing even if brimful's processes die. The log is
+shortened from the front by freeing its old disk blocks: the file keeps its offsets, and no line is lost or
+written twice.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from brimful.job import open_plain, read_plain
 
 PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
 BLOCK_BYTES = 4096
-MARK_BYTES = 40  # more than any number has digits
-LINE_BYTES = 1 << 16  # how far a line's end is looked for
+MARK_BYTES = 40  # more than the digits of any number
+LINE_BYTES = 1 << 16  # how far we look for the end of a line
 
 
 def name_of(rank: int) -> str:
@@ -26,7 +27,7 @@ def name_of(rank: int) -> str:
 
 
 def read(log: Path, *, offset: int, limit: int) -> LogPiece:
-    """Up to `limit` bytes from `offset`, or from where the log begins now; a negative one is from the end."""
+    """Up to `limit` bytes from `offset`, or from the log's current start; negative: from the end."""
     try:
         with open_plain(log, below=log.parent) as file:
             size = file.seek(0, os.SEEK_END)
@@ -46,19 +47,19 @@ def begins(log: Path) -> int:
 
 
 def shorten(log: Path, *, keep_bytes: int) -> bool:
-    """Give back all but about the last `keep_bytes`, once there is twice as much; whether there was."""
+    """Free all but about the last `keep_bytes` once there is twice as much; returns whether there was."""
     size, start = log.stat().st_size, begins(log)
     if size - start < 2 * keep_bytes:
         return False
     with log.open("r+b") as file:
         file.seek(size - keep_bytes)
-        file.readline(LINE_BYTES)  # begin with a whole line
+        file.readline(LINE_BYTES)  # start at a full line
         first = file.tell()
-        # Said first: a reader must never be shown the zeros of a hole.
+        # Written first: a reader must never see the zeros of a hole.
         write_whole(_mark(log), str(first), mode=0o600)
         if not _punch(file.fileno(), first // BLOCK_BYTES * BLOCK_BYTES):
             with contextlib.suppress(OSError):
-                _mark(log).unlink()  # this file system cannot: nothing is gone
+                _mark(log).unlink()  # not supported by this file system: nothing was freed
             return False
     return True
 

@@ -1,8 +1,8 @@
-"""Processes of this machine, told apart without doubt: by what they carry, never by their number alone.
+"""Identifies this machine's processes by what they carry, never by pid alone.
 
-A number (pid) is given to somebody else sooner or later. What a process was started with is not: every
-process of a job carries the job's mark in its environment, and hands it on to whatever it starts. Linux shows
-it in /proc; where there is no /proc nothing is found and nothing is signalled.
+Pids are reused sooner or later. A process's initial environment is not: every process of a job carries the
+job's mark there and passes it on to whatever it starts. Linux shows it in /proc; without /proc nothing is
+found and nothing is signalled.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 from brimful.job import open_plain
 
 PROC = Path("/proc")
-# Nobody holds what is not there, or is a link, a pipe or a folder that a job has put in its place.
+# Nobody holds a lock that is missing, or that a job replaced with a link, a pipe or a folder.
 NO_LOCK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
-MOST_BYTES = 6 << 20  # of arguments and environment, three quarters of the kernel's _STK_LIM
-# A name that a lease's folder can have, and nothing else that a process may carry there.
+MOST_BYTES = 6 << 20  # arguments and environment: three quarters of the kernel's _STK_LIM
+# Only a name that a lease's folder can have: a process may carry anything there.
 LEASE = re.compile(rb"\0BRIMFUL_LEASE=([A-Za-z0-9_-][A-Za-z0-9._-]{0,99})(?=\0)")
-GONE = "ZX"  # a zombie has ended and holds nothing; its parent has yet to hear of it
+GONE = "ZX"  # a zombie has ended and holds nothing; its parent has not reaped it yet
 
 
 def born(pid: int) -> str | None:
-    """When the process began, in the kernel's own count: tells it from a later one with the same pid."""
+    """When the process started, in kernel ticks: distinguishes it from a later one with the same pid."""
     try:
-        # The name in brackets may hold anything, brackets and spaces too.
+        # The name in parentheses may contain anything, even parentheses and spaces.
         facts = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         return None if facts[0] in GONE else facts[19]
     except (OSError, IndexError):
@@ -39,7 +39,7 @@ def born(pid: int) -> str | None:
 
 
 def boot_s() -> int | None:
-    """When this machine was started: nothing that runs is older."""
+    """When this machine booted: no process is older."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (PROC / "stat").read_text().splitlines():
             if line.startswith("btime "):
@@ -56,9 +56,9 @@ def marked(mark: Mapping[str, str]) -> Iterator[int]:
 
 
 def leases_living(engine: str) -> Iterator[tuple[str, int]]:
-    """By what they carry: the lease of each living process that the engine with this id started, and its uid.
+    """The lease and uid of each living process that the engine with this id started, by what it carries.
 
-    Any job can carry another's lease: whether it is its user's to carry is for the caller to see.
+    Any job can carry another's lease id: the caller must check that the user may carry it.
     """
     for pid in _pids():
         carried = _carried(pid)
@@ -69,10 +69,10 @@ def leases_living(engine: str) -> Iterator[tuple[str, int]]:
 
 
 def signal_marked(mark: Mapping[str, str], number: int) -> None:
-    """Signal every one of them, and nobody else: the process is held fast before it is looked at again."""
+    """Signal exactly these processes: each is pinned by a pidfd before it is checked again."""
     for pid in marked(mark):
-        # Gone meanwhile, or a kernel without pidfd: the next attempt finds what is left.
-        with contextlib.suppress(OSError), _held_fast(pid) as handle:
+        # Gone in the meantime, or a kernel without pidfd: the next attempt finds the rest.
+        with contextlib.suppress(OSError), _pidfd(pid) as handle:
             if carries(pid, mark):
                 _signal(handle, number)
 
@@ -99,13 +99,13 @@ def _pids() -> list[int]:
 
 
 def _carried(pid: int) -> bytes:
-    """What it was started with, a zero before and after each.
+    """Its initial environment, with a zero byte before and after each entry.
 
-    A process may have any of its memory shown there (PR_SET_MM_MAP), as much as it can name: no more is read
-    than a program can be started with.
+    A process can map any of its memory there (PR_SET_MM_MAP), and any amount: we read no more than a program
+    can be started with.
     """
     try:
-        # Readable for processes of our own user only, which is whom the jobs run as.
+        # Readable only for processes of our own user, which jobs run as.
         with (PROC / str(pid) / "environ").open("rb") as file:
             return b"\0" + file.read(MOST_BYTES) + b"\0"
     except OSError:
@@ -122,7 +122,7 @@ def _is_in(carried: bytes, key: str, value: str) -> bool:
 
 
 @contextlib.contextmanager
-def _held_fast(pid: int) -> Iterator[int]:
+def _pidfd(pid: int) -> Iterator[int]:
     if sys.platform != "linux":
         raise OSError("there is no pidfd here")
     handle = os.pidfd_open(pid)

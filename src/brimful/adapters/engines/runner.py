@@ -1,25 +1,25 @@
-"""The small process that stands between brimful and a job: `python -m brimful.adapters.engines.runner DIR`.
+"""The small process between brimful and a job: `python -m brimful.adapters.engines.runner DIR`.
 
-It starts the job, waits for it, and writes down how it ended, so that a job outlives the server and the
-server learns of its end whenever it comes back. Everything it knows stands in its lease folder:
+It starts the job, waits for it, and records how it ended, so that a job outlives the server and the server
+learns of its end whenever it comes back. Everything it knows is in its lease folder:
 
-    order.json    what to run (written by the engine, removed when it runs)
-    started.json  written before the job is started: whoever finds it never starts the job again
-    child.json    the job's process group, and when the checkpoint it goes on from was sealed (0: none)
-    beat          touched every few seconds while the runner lives: the last proof of life
-    stop.json     somebody wants it to end (written by the engine), with the grace and its deadline
-    notice.json   what the job is told of that: the deadline (BRIMFUL_NOTICE)
-    ended.json    exit code and time: nothing of the job runs any more. Its space is taken beforehand, so
+    order.json    what to run (written by the engine, removed once the job runs)
+    started.json  written before the job is started: if it exists, the job is never started again
+    child.json    the job's process group, and when the checkpoint it resumes from was sealed (0: none)
+    beat          touched every few seconds while the runner lives: the last sign of life
+    stop.json     a request to end (written by the engine), with the grace and its deadline
+    notice.json   what the job is told about that: the deadline (BRIMFUL_NOTICE)
+    ended.json    exit code and time: nothing of the job runs any more. Its space is reserved beforehand, so
                   that a full disk cannot swallow it
-    sample.json   what the job's Meter measured last (BRIMFUL_SAMPLES); written by the job, so never trusted
+    sample.json   the latest Meter sample (BRIMFUL_SAMPLES); written by the job, so never trusted
     work          the packed code it runs in, unpacked (only with code)
-    log           what the job printed; log.start: where it begins now. log.1, ...: of the gang's other ranks
-    carried.json  what its checkpoints' carrier has moved, and is at (objects/carrier.py; only with a store)
-    runner.err    what the runner itself had to complain of
-    lock          held by runner and job as long as anything of them lives: no pid can be mistaken
+    log           what the job printed; log.start: where it begins now. log.1, ...: the gang's other ranks
+    carried.json  what the checkpoint carrier has moved and is doing (objects/carrier.py; only with a store)
+    runner.err    the runner's own errors
+    lock          held by runner and job as long as either lives: no pid can be mistaken
 
-A job that runs as a user of its own (isolation.py) never sees this folder. It gets two of its folders, `told`
-with notice.json, to read, and `own` for sample.json, to write; its init holds the lock for it.
+An isolated job (isolation.py) never sees this folder, only two of its subfolders: `told` with notice.json, to
+read, and `own` for sample.json, to write. Its init holds the lock for it.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say, ve
 from brimful.language.record import as_record, said_by_anybody
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
-HEARS_S = 1.0  # how much later than its job a runner may hear the engine's signal
+NOT_FOUND, NOT_STARTED = 127, 126  # as in a shell
+HEARS_S = 1.0  # how much later than its job a runner may get the engine's signal
 PROBLEM_CHARS = 500
 WORK = "work"
-BEGINS = b"\x1ebrimful "  # begins the line after which all is the job's own
+BEGINS = b"\x1ebrimful "  # starts the line after which everything is the job's
 
 
 def main(folder: Path) -> int:
     if os.environ.get("BRIMFUL_DETACH") and os.fork():
-        os._exit(0)  # whoever started us ends its children with itself, and must not end this one
+        os._exit(0)  # our parent may kill its children when it exits, and must not kill this one
     order = read_json(folder / "order.json")
     if order is None:
         return 0  # another runner has carried it out
@@ -73,10 +73,10 @@ def main(folder: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return 0  # another runner has it
+            return 0  # another runner holds it
         if (folder / "started.json").exists() or (folder / "ended.json").exists():
-            # It ran before; a job is never run twice under one lease. What a late engine ordered goes: the
-            # job's environment is in it.
+            # It ran before; a job never runs twice under one lease. Delete what a late engine ordered: it
+            # contains the job's environment.
             (folder / "order.json").unlink(missing_ok=True)
             return 0
         if (folder / "stop.json").exists():
@@ -85,7 +85,7 @@ def main(folder: Path) -> int:
         _adopt_orphans()
         try:
             (folder / "beat").touch(mode=0o600)
-            # Before anybody can learn our pid and signal it.
+            # Before anyone can learn our pid and signal it.
             watch = Watch(folder, order)
             asked = {key: order.get(key) for key in ("speed", "checkpoints")}
             began = _Began()
@@ -94,7 +94,7 @@ def main(folder: Path) -> int:
         except OSError as error:
             where = str(folder)[:PROBLEM_CHARS]
             end = _End(None, say("adapters.cannot_begin_in", folder=where, error=os_words(error)))
-            _mark_failed(order, end)  # or the other ranks would wait for this one for ever
+            _mark_failed(order, end)  # otherwise the other ranks would wait for this one forever
             _write_end(folder, end)
             return 1
         with log:
@@ -103,7 +103,7 @@ def main(folder: Path) -> int:
                 with watch.preparing():
                     failed = _unpacked(folder, order)
                 end = failed or _run(folder, order, log, lock.fileno(), watch=watch, carriage=carriage)
-        watch.shorten_logs()  # what it printed since the last look
+        watch.shorten_logs()  # output since the last look
         if not watch.told:
             _mark_failed(order, end)
         sealed_s = _sealed_s(order, carriage)
@@ -113,12 +113,12 @@ def main(folder: Path) -> int:
             )
         _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, watch=watch)
         with contextlib.suppress(OSError):
-            (folder / "order.json").unlink()  # an engine that was late may have written it again
+            (folder / "order.json").unlink()  # a late engine may have written it again
     return 0
 
 
 def _sealed_s(order: dict[str, Any], carriage: Carriage) -> int:
-    """When the newest checkpoint was sealed that a later lease can have."""
+    """When the newest checkpoint that a later lease can use was sealed."""
     sent_s = carriage.sealed_s()
     if sent_s is not None:
         return sent_s
@@ -127,7 +127,7 @@ def _sealed_s(order: dict[str, Any], carriage: Carriage) -> int:
 
 
 class _Began:
-    """When it began, and how long ago by a clock that nobody sets: billed is the time that passed."""
+    """When it started, and how long ago by a monotonic clock: the elapsed time is what is billed."""
 
     def __init__(self) -> None:
         self._wall, self._awake = time.time(), time.monotonic()
@@ -138,22 +138,22 @@ class _Began:
 
 
 def _open_log(folder: Path, order: dict[str, Any], rank: int = 0) -> IO[bytes]:
-    if order.get("prints"):  # somebody else keeps what we print
+    if order.get("prints"):  # someone else stores our output
         return os.fdopen(os.dup(sys.stdout.fileno()), "ab")
     log = (folder / name_of(rank)).open("ab")
     os.fchmod(log.fileno(), 0o600)
     if confined := order.get("isolation"):
-        os.fchown(log.fileno(), confined["uid"], confined["gid"])  # it may open /dev/stdout
+        os.fchown(log.fileno(), confined["uid"], confined["gid"])  # the job may open /dev/stdout
     return log
 
 
 def _make_ready(order: dict[str, Any], carriage: Carriage) -> tuple[list[Said], int]:
-    """Have the newest whole checkpoint where the job looks for it, and nobody but this lease write there.
+    """Put the newest complete checkpoint where the job looks for it, and let only this lease write there.
 
-    What there is to say, and when that one was sealed; 0 where there is none: then the job starts anew.
+    Returns what there is to say, and when that checkpoint was sealed; 0 if there is none and the job starts
+    from scratch.
     """
-    # A confined job sees what was fetched for it, or what another site of this machine has, under a name of
-    # its own.
+    # An isolated job sees fetched checkpoints, or another local site's, under a separate name.
     source = order.get("fetched" if order.get("isolation") else "checkpoints_from") or ""
     here = Path(order["env"]["BRIMFUL_CHECKPOINT_DIR"])
     said: list[Said] = []
@@ -176,7 +176,7 @@ def _make_ready(order: dict[str, Any], carriage: Carriage) -> tuple[list[Said], 
 
 
 def _fetch_for_isolated(folder: Path, order: dict[str, Any], carriage: Carriage) -> list[Said]:
-    """A store's credentials are not the job's to see: what it goes on from is fetched first."""
+    """The job must not see a store's credentials, so its checkpoint is fetched before it starts."""
     fetched = folder / isolation.FETCHED
     discard(fetched)
     fetched.mkdir(mode=0o700)
@@ -194,7 +194,7 @@ def _tell(log: IO[bytes], said: Iterable[object]) -> None:
 
 
 def _tell_begin(folder: Path, order: dict[str, Any], log: IO[bytes], resumes_s: int) -> None:
-    """To whoever has nothing of it but what it prints."""
+    """For engines that see only what it prints."""
     if order.get("prints"):
         began = {"at_s": (read_json(folder / "started.json") or {}).get("at_s"), "resumes_s": resumes_s}
         log.write(BEGINS + json.dumps(began).encode() + b"\n")
@@ -204,19 +204,19 @@ def _tell_begin(folder: Path, order: dict[str, Any], log: IO[bytes], resumes_s: 
 class _End(NamedTuple):
     """How a job ended."""
 
-    exit_code: int | None  # of the rank that failed first, else 0
+    exit_code: int | None  # of the rank that failed first, otherwise 0
     problem: Said | None
     exit_codes: Sequence[int] = ()  # by rank
 
 
 def _unpacked(folder: Path, order: dict[str, Any]) -> _End | None:
-    """Have its code where it runs; else why it cannot be started."""
+    """Unpack its code where it runs; returns why it cannot start, if so."""
     code = order.get("code")
     if code is not None:
         try:
             unpack(Path(code["archive"]), folder / WORK, code=code["code"])
             if confined := order.get("isolation"):
-                for path in (folder / WORK, *(folder / WORK).rglob("*")):  # nobody but us has been in there
+                for path in (folder / WORK, *(folder / WORK).rglob("*")):  # only we have been in there
                     os.chown(path, confined["uid"], confined["gid"], follow_symlinks=False)
         except BadInput as error:
             return _End(NOT_STARTED, error.said)
@@ -226,7 +226,7 @@ def _unpacked(folder: Path, order: dict[str, Any]) -> _End | None:
 
 
 def _mark_failed(order: dict[str, Any], end: _End) -> None:
-    """Let the other ranks know, whose runners are elsewhere: the first to fail is the one that is told of."""
+    """Tell the other ranks, whose runners are elsewhere: the first to fail is the one reported."""
     if order.get("gang") and end.problem is not None:
         with contextlib.suppress(OSError), (Path(order["gang"]) / FAILED).open("x") as marked:
             marked.write(f"{order['rank']} {NOT_STARTED if end.exit_code is None else end.exit_code}\n")
@@ -244,11 +244,11 @@ def _write_end(
         "at_s": int(time.time()) if at_s is None else at_s,
         "exit_code": end.exit_code,
         "problem": as_record(end.problem),
-        "sealed_s": sealed_s,  # when its newest checkpoint was
+        "sealed_s": sealed_s,  # of its newest checkpoint
         "exit_codes": list(end.exit_codes) if len(end.exit_codes) > 1 else [],
-        "told": watch is not None and watch.told,  # somebody had asked it to end
-        "taken": watch is not None and watch.taken,  # and that was the cloud, which takes the machine back
-        "sent_away": watch is not None and watch.sent_away,  # or somebody else who is not ours
+        "told": watch is not None and watch.told,  # someone had asked it to end
+        "taken": watch is not None and watch.taken,  # it was the cloud, which takes the machine back
+        "sent_away": watch is not None and watch.sent_away,  # or someone else who is not us
     }
     write_reserved(folder / "ended.json", ended)
 
@@ -256,14 +256,14 @@ def _write_end(
 def _run(
     folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: Watch, carriage: Carriage
 ) -> _End:
-    """Start the job, wait for its end and for the end of everything it started."""
+    """Start the job, wait for it to end, and for everything it started."""
     try:
         job, resumes_s = _start(folder, order, log, lock, watch=watch, carriage=carriage)
     except OSError as error:
         return _End(*_not_started(order, error))
-    except WorldFailed as error:  # the store stays away: starting anew would lose what is in it
+    except WorldFailed as error:  # the store is unreachable: starting over would lose what is in it
         return _End(NOT_STARTED, error.said)
-    # From here on the job runs: nothing, a full disk least of all, may end the runner before it.
+    # From here on the job runs: nothing, least of all a full disk, may end the runner before it.
     with contextlib.suppress(OSError):
         (folder / "order.json").unlink()  # its environment may hold secrets, and nobody needs it again
     with contextlib.suppress(OSError):
@@ -276,27 +276,27 @@ def _run(
             first, problem = rank, how
             if len(_ranks(order)) > 1:
                 problem = say("adapters.rank_failed", rank=Plain(rank), how=how)
-                watch.ask()  # a gang ends whole: the others would wait for this one for ever
+                watch.ask()  # a gang ends as a whole: the others would wait for this one forever
     signal_group(job.pid, signal.SIGKILL)
     hears = order.get("hears_engine") and isolation.code_unreaped(job.pid) == -signal.SIGTERM
     if hears and not watch.told:
-        time.sleep(HEARS_S)  # whoever ends all processes of a job gets to us after the job
+        time.sleep(HEARS_S)  # a kill of all processes of a job reaches us after the job
     watch.let_go()
     codes = [128 - code if code < 0 else code for code in job.wait()]
-    _end_the_rest(but=carriage.pid)
+    _end_strays(but=carriage.pid)
     carriage.finish()
     return _End(codes[first], problem, codes)
 
 
 def _ranks(order: dict[str, Any]) -> list[dict[str, str]]:
-    """What each rank has in its environment, besides what all have."""
+    """Per rank, the environment beyond what all ranks share."""
     return order.get("ranks") or [{}]
 
 
 def _start(
     folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, *, watch: Watch, carriage: Carriage
 ) -> tuple[_Ranks | isolation.Isolated, int]:
-    """The job, and when the checkpoint it goes on from was sealed."""
+    """The job, and when the checkpoint it resumes from was sealed."""
     if not order.get("readies", True):
         return _Ranks(folder, order, lock), 0  # the first rank, elsewhere, has done so for all
     if not order.get("isolation"):
@@ -316,7 +316,7 @@ def _start(
         with watch.preparing():
             found = job.prepared() or {"said": [], "resumes_s": 0}
     except StoppedBeforeBegun:
-        # Its init, and with it all of its namespace. The group that init leads may not be there yet.
+        # Kills its init, and with it the whole namespace. The group that init leads may not exist yet.
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
         raise
@@ -343,17 +343,17 @@ def _start_isolated(folder: Path, order: dict[str, Any], lock: int, carriage: Ca
 
 
 def _become(order: dict[str, Any], rank: int) -> tuple[int, Sentence]:
-    """As the job's own user: be the rank from here on, or tell why not."""
+    """As the job's user: become the rank, or report why not."""
     try:
         os.chdir(order["folder"])
         env = {**order["env"], **_ranks(order)[rank]}
-        os.execvpe(order["command"][0], order["command"], env)  # noqa: S606 - what was asked for
+        os.execvpe(order["command"][0], order["command"], env)  # noqa: S606 - the requested command
     except OSError as error:
         return _not_started(order, error)
 
 
 class _Ranks:
-    """One process for each rank, all in one process group; all of them, or an OSError and none."""
+    """One process per rank, all in one process group; all of them, or an OSError and none."""
 
     def __init__(self, folder: Path, order: dict[str, Any], lock: int) -> None:
         self._ranks: list[subprocess.Popen[bytes]] = []
@@ -379,16 +379,16 @@ class _Ranks:
 
     @property
     def pid(self) -> int:
-        """Of the first, and of the group."""
+        """Of the first rank and of the group."""
         return self._ranks[0].pid
 
     def go(self) -> None:
-        """They went when they were started."""
+        """They already run."""
 
     def ends(self) -> Iterator[tuple[int, Said | None]]:
         """Each rank as it ends, and what was wrong with its end.
 
-        Left unreaped, so that their group cannot become a stranger's before the rest of it is ended.
+        Left unreaped, so that the group's number cannot be reused before the rest of the group has ended.
         """
         ended: queue.SimpleQueue[tuple[int, Said | None]] = queue.SimpleQueue()
 
@@ -411,12 +411,12 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
     if not Path(order["folder"]).is_dir():
         return NOT_STARTED, say("adapters.no_job_folder", folder=order["folder"][:PROBLEM_CHARS])
     command = Quoted(order["command"][0][:PROBLEM_CHARS])
-    # What is nowhere on a path with closed folders is "not permitted" to the system.
+    # If a folder on the path is closed, the system says "not permitted" for a command that exists nowhere.
     found = shutil.which(order["command"][0], path=order["env"].get("PATH"))
     if isinstance(error, FileNotFoundError) or (found is None and os.sep not in order["command"][0]):
         folders = order["env"].get("PATH", "").split(os.pathsep)
         there = [each for each in folders if os.path.lexists(Path(each) / order["command"][0])]
-        if there and found is None:  # such as the link of a virtual environment to a Python in root's home
+        if there and found is None:  # such as a virtual environment's link to a Python in root's home
             path = f"{there[0]}/{order['command'][0]}"[:PROBLEM_CHARS]
             return NOT_FOUND, say("adapters.job_command_closed", path=path)
         looked_in = (order["command"][0], *folders)
@@ -428,13 +428,13 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of whatever the job leaves behind, so that it can be found and ended (Linux)."""
+    """Become the parent of processes that the job leaves behind, to find and end them (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_the_rest(*, but: int | None) -> None:
-    """A job's end is the end of all its processes: a stray one would keep holding GPU memory."""
+def _end_strays(*, but: int | None) -> None:
+    """When a job ends, all its processes end: a stray one would keep holding GPU memory."""
     while rest := [pid for pid in _children() if pid != but]:
         for pid in rest:
             with contextlib.suppress(ProcessLookupError):
@@ -449,7 +449,7 @@ def _children() -> list[int]:
     try:
         return [int(pid) for pid in listing.read_text().split()]
     except OSError:
-        return []  # not Linux: the process group had to do
+        return []  # not Linux: ending the process group must do
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The newest sample of a job, from a file the job wrote: whatever is in its place, nobody is harmed."""
+"""A job's newest sample, from a file the job wrote: reading it is safe, whatever is in its place."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_BYTES = 64 * 1024
 
 
 def read_sample(folder: Path) -> bytes | None:
-    """The bytes of the lease's own file, None where there is none. BadInput where it is no such file.
+    """The bytes of the lease's own file; None if there is none. BadInput if it is not a plain file.
 
-    A link could lead to another job's file, a pipe would never end: nothing but a plain file of ours is read.
+    A link could lead to another job's file and a pipe would never end, so only a plain file is read.
     """
     place = folder / OWN if is_isolated(folder) else folder
     try:

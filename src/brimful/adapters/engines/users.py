@@ -21,7 +21,7 @@ from brimful.language import Plain, Quoted, Sentence, os_words, say
 
 log = logging.getLogger("brimful")
 
-MEMORY_FRAC = 0.9  # of the machine's, that jobs may have together
+MEMORY_FRAC = 0.9  # of the machine's memory, for all jobs together
 PROCESSES_PER_GPU = 4096
 MOST_UID = (1 << 32) - 2
 
@@ -37,7 +37,7 @@ class JobUser:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Instead of the server's own."""
+        """Replaces the server's own."""
         return {
             "HOME": self.home,
             "USER": self.name,
@@ -48,7 +48,7 @@ class JobUser:
 
 
 def find_users(named: Mapping[str, str]) -> dict[str, JobUser]:
-    """By tenant. Each is a user of its own, and none is root."""
+    """By tenant. Each has a separate user, and none is root."""
     if named and os.geteuid() != 0:
         raise BadInput(say("adapters.users_need_root", uid=Plain(os.geteuid())), code="users_need_root")
     found: dict[str, JobUser] = {}
@@ -66,7 +66,7 @@ def find_users(named: Mapping[str, str]) -> dict[str, JobUser]:
 
 
 def _find_user(name: str) -> JobUser:
-    """A name, or a uid, which need not be in the table of users."""
+    """A name or a uid, which need not be in the user database."""
     try:
         entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except (KeyError, OverflowError):
@@ -85,7 +85,7 @@ def _find_user(name: str) -> JobUser:
 
 
 class JobUsers:
-    """The rule of one machine: tenants whose jobs cannot be kept apart do not share it unless told to."""
+    """The rule of one machine: tenants whose jobs cannot be separated do not share it unless allowed to."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class JobUsers:
         hidden: tuple[Path, ...] = (),
         gpus: int = 1,
     ) -> None:
-        """`folder`: of the engines. `gpus`: of the machine, which share its memory where nothing is said."""
+        """`folder`: the engines' folder. `gpus`: of the machine; they share its memory by default."""
         self._folder, self._users, self._shares = folder, users, shares
         self._hidden = tuple(map(str, hidden))
         self._bytes_per_gpu = memory_mib_per_gpu << 20 or int(_memory_bytes() * MEMORY_FRAC / max(1, gpus))
@@ -109,7 +109,7 @@ class JobUsers:
 
     @property
     def users(self) -> Mapping[str, JobUser]:
-        """By tenant; empty: all jobs run as the server's own user."""
+        """By tenant; empty: all jobs run as the server's user."""
         return self._users
 
     def user_of(self, tenant: str) -> JobUser | None:
@@ -117,7 +117,7 @@ class JobUsers:
         return self._users.get(tenant)
 
     def admit(self, tenant: str) -> None:
-        """Refused where jobs of this tenant may not run here."""
+        """Raises if jobs of this tenant may not run here."""
         if self._users and tenant not in self._users:
             known = ", ".join(sorted(self._users))
             raise Refused(say("adapters.tenant_without_user", tenant=tenant, known=known), code="no_job_user")
@@ -134,12 +134,12 @@ class JobUsers:
         return say("adapters.same_user", uid=Plain(os.geteuid()))
 
     def _first(self, tenant: str) -> str:
-        """The tenant whose jobs run here: whoever came first, remembered beside them."""
+        """The tenant whose jobs run here: the first one, recorded beside the jobs."""
         path = self._folder / ".tenant"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileExistsError):
-                path.symlink_to(tenant)  # leads nowhere: a text that is there at once or not at all
+                path.symlink_to(tenant)  # a dangling link: text that is written atomically
             return str(path.readlink())
         except OSError as error:
             raise WorldFailed(say("adapters.folder_unusable", root=path, error=os_words(error))) from error
@@ -149,11 +149,11 @@ class JobUsers:
         return cgroups.folders(self.places, f"{engine[:12]}.{lease}")
 
     def clear(self, engine: str, lease: str) -> None:
-        """What a runner leaves behind that was killed."""
+        """Removes what a killed runner leaves behind."""
         cgroups.remove(self._groups(engine, lease))
 
     def confine(self, order: Mapping[str, Any], user: JobUser, *, folder: Path, gpus: int) -> dict[str, Any]:
-        """The order of a lease, for a job that runs as this user: it gets folders to read and to write."""
+        """The lease's order for a job that runs as this user, with folders to read and to write."""
         checkpoints, elsewhere = Path(order["checkpoints"]), order["checkpoints_from"]
         shared = [(str(folder / TOLD), TOLD, False), (str(folder / OWN), OWN, True)]
         shared.append((str(checkpoints), CHECKPOINTS, True))

@@ -1,4 +1,4 @@
-"""What a runner hears while its job runs: orders to stop, signals, a cloud's word, a gang's; and its log."""
+"""What a runner watches while its job runs: stop orders, signals, cloud notices, its gang and its log."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0  # between two signs of life, and two looks at the log
 HURRY_S = 0.05  # between two looks at a log that grows too fast for that
-SENDING = 2  # of the time a cloud leaves, the job has one part to save in and its carrier one to send in
-GRACE_S = 10  # where neither the stop nor the order says
-# In the folder of a gang whose ranks have runners of their own, why the others end: "RANK CODE" of the one
-# that failed first; the nodes that the cloud takes back.
+SENDING = 2  # a cloud's notice is split in two: one part for the job to save, one for the carrier to send
+GRACE_S = 10  # if neither the stop nor the order says
+# In the folder of a gang whose ranks have separate runners, why the others end: "RANK CODE" of the rank that
+# failed first; the nodes that the cloud takes back.
 FAILED, TAKEN = "failed", "taken"
-Asker = Literal["us", "cloud", "signal"]  # who wants a job to end; a signal is ours if stop.json is there
+Asker = Literal["us", "cloud", "signal"]  # who wants a job to end; a signal is ours if stop.json exists
 
 
 class StoppedBeforeBegun(Exception):
-    """It was told to stop while its checkpoints were made ready: raised by the signal, wherever that is."""
+    """Told to stop while its checkpoints were being prepared: raised by the signal handler."""
 
 
 class Watched(Protocol):
@@ -40,12 +40,12 @@ class Watched(Protocol):
     def pid(self) -> int: ...
 
     def is_over(self) -> bool:
-        """Whether all its ranks have ended, heard of or not."""
+        """Whether all its ranks have ended, reaped or not."""
         ...
 
 
 class Watch:
-    """Beside the waiting: gives a sign of life, passes a stop on, and kills when its grace is over."""
+    """Runs beside the wait: signs of life, passing on a stop, and the kill when the grace is over."""
 
     def __init__(self, folder: Path, order: dict[str, Any]) -> None:
         self._folder = folder
@@ -58,11 +58,11 @@ class Watch:
         self._early: Asker | None = None  # who asked before there was a job
         self._deadline_s: float | None = None
         self._cloud = cloud_word(order.get("notices") or "")
-        self._warned = False  # of the cloud, which may yet call it off
+        self._warned = False  # by the cloud, which may still call it off
         self.taken = False  # by the cloud
-        self.sent_away = False  # by a signal that is not ours: of the engine, of a machine that shuts down
-        self.prepares = False  # checkpoints are fetched and hashed, which may take hours
-        # An engine that ends all processes of a job has told the job by then: it is not told twice.
+        self.sent_away = False  # by a signal that is not ours: the engine's, or a machine's shutdown
+        self.prepares = False  # checkpoints are being fetched and hashed, which may take hours
+        # An engine that signals all processes of a job has already told the job: do not signal it twice.
         passes_on = not order.get("hears_engine")
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask(by="signal", passes_on=passes_on))
         for wakes in (signal.SIGALRM, signal.SIGURG):
@@ -71,7 +71,7 @@ class Watch:
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """Whoever wants it to stop meanwhile need not wait."""
+        """A stop during this time need not wait."""
         self.prepares = True
         try:
             if self._early:
@@ -90,40 +90,40 @@ class Watch:
 
     def over(self, job: Watched) -> None:
         self._job = job
-        if self._early or self._is_stopped:  # it was asked for before there was anything to stop
+        if self._early or self._is_stopped:  # it was asked before there was anything to stop
             self.ask(by=self._early or "us")
 
     def let_go(self) -> None:
         self._job = None
 
     def ask(self, *, by: Asker = "us", passes_on: bool = True, most_s: int | None = None) -> None:
-        """Have the job end: a signal, its grace, the last signal."""
+        """End the job: SIGTERM, its grace, then SIGKILL."""
         if self._job is None and not self.prepares:
             self._early = by
             return
-        # One that is over before we pass it on has ended by itself, though we have yet to hear of it.
+        # A job that is over before we pass the stop on has ended by itself, reaped or not.
         is_over = passes_on and self._job is not None and self._job.is_over()
         if is_over or self.told:
             return
-        self._deadline_s = float("inf")  # first of all: another signal may come in between
+        self._deadline_s = float("inf")  # first of all: another signal may arrive meanwhile
         self.taken, self.sent_away = by == "cloud", by == "signal" and not self._is_stopped
         if self.prepares:
             raise StoppedBeforeBegun
         assert self._job is not None
         grace_s = self._grace_s() if most_s is None else min(self._grace_s(), most_s)
         self._deadline_s = time.monotonic() + grace_s
-        with contextlib.suppress(OSError):  # a full disk must not keep the signal from it
+        with contextlib.suppress(OSError):  # a full disk must not block the signal
             notice = {"deadline_s": int(time.time()) + grace_s}
             write_json(isolation.notice_file(self._folder), notice, mode=isolation.NOTICE_MODE)
         if passes_on:
             signal_group(self._job.pid, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
 
-    def _heed(self, notice: Notice | None) -> None:
-        """Pass the cloud's word on as if it were ours: the file, and the signal once it is certain.
+    def _pass_on_notice(self, notice: Notice | None) -> None:
+        """Pass the cloud's notice on like our own: the file, and the signal once it is certain.
 
-        What it may call off leaves the job at work, as our own warnings do, until saving and sending take
-        what is left of the time.
+        If the cloud may still call it off, the job keeps working, as with our own warnings, until saving and
+        sending take all the remaining time.
         """
         path = isolation.notice_file(self._folder)
         if notice is None:
@@ -162,12 +162,12 @@ class Watch:
         with contextlib.suppress(OSError):
             os.utime(self._folder / "beat")
         if self.shorten_logs():
-            # A quick writer fills a disk within seconds: look again soon.
+            # A fast writer fills a disk within seconds: look again soon.
             signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
         if self._job is None and not self.prepares:
             return
         if self._deadline_s is None:
-            # The signal did not reach us; or a gang ends whole, since the others would wait for ever.
+            # The signal did not reach us; or a gang ends as a whole, since the others would wait forever.
             gang_ends = self._gang is not None and any(
                 (self._gang / each).exists() for each in (FAILED, TAKEN)
             )
@@ -175,7 +175,7 @@ class Watch:
                 self.ask()
             elif self._cloud is not None:
                 with contextlib.suppress(OSError):
-                    self._heed(self._cloud.notice)
+                    self._pass_on_notice(self._cloud.notice)
             return
         left_s = self._deadline_s - time.monotonic()
         if self._job is None:

@@ -1,8 +1,8 @@
-"""One worker for each site and provider looks and acts there, so that the loop never waits for any.
+"""One worker per site and provider looks and acts there, so that the loop never waits for any of them.
 
-The loop asks a worker as it would ask the engine, and is answered at once: by the last look, unless that is
-too old, in which case the site counts as lost. What the loop orders is queued. An order that failed says so
-when it is given again, which the loop does until it sees what it wanted.
+The loop calls a worker like an engine and is answered at once from the last look, unless that is too old:
+then the site counts as lost. Orders from the loop are queued. A failed order raises when it is given again,
+and the loop repeats orders until it sees their effect.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from brimful.scheduler.ports import CannotStart, Carries, Engine, Failures, Obse
 
 log = logging.getLogger("brimful")
 
-SILENT_S = 15.0  # a site that has not answered for so long counts as lost
-STUCK_S = 5.0  # one step that takes so long is named in the server's log
-AGAIN_S = 1.0  # an order that was carried out is given to the engine again no sooner
-BATCH = 32  # orders that an engine is given at once: it is looked at in between
-ORDERS_S = 1.0  # how long orders go before the next look, at least one of them
-FIRST_LOOK_S = 5.0  # how long a server that starts waits for the first answers of all sites
-CLOSE_S = 10.0  # how long one that stops waits for what they are doing
+SILENT_S = 15.0  # a site that has not answered for this long counts as lost
+STUCK_S = 5.0  # a step that takes this long is named in the server's log
+AGAIN_S = 1.0  # before an order that was carried out is given to the engine again
+BATCH = 32  # orders per call to an engine: it looks in between
+ORDERS_S = 1.0  # how long orders run before the next look, at least one of them
+FIRST_LOOK_S = 5.0  # how long a starting server waits for the first answers of all sites
+CLOSE_S = 10.0  # how long a stopping server waits for workers to finish
 
-Key = tuple[str, str, object]  # an order by kind, name and what tells it from others
+Key = tuple[str, str, object]  # an order: kind, name and what distinguishes it
 Permit = Callable[[], Callable[[], object]]
 
 
 @dataclass(slots=True)
 class Look:
-    """What an engine told, and when it was asked."""
+    """An engine's answer, and when it was asked."""
 
     at: float
     nodes: Sequence[Node]
     seen: dict[str, Observation] = field(default_factory=dict)
-    unread: dict[str, Observation] = field(default_factory=dict)  # by the loop, of this look or before
+    unread: dict[str, Observation] = field(default_factory=dict)  # by the loop, of any look so far
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     kind: str  # start, stop or warn; make or remove
-    name: str  # of the lease, or the node
-    what: Any  # of a start and of a node the order itself, of a stop its grace, of a warning until when
+    name: str  # of the lease or the node
+    what: Any  # for a start or a node, the order itself; for a stop, its grace; for a warning, its deadline
     may_act: Callable[[], object]
 
 
@@ -60,9 +60,9 @@ def no_limit() -> Callable[[], object]:
 
 
 class Worker(ABC):
-    """A thread that looks and carries out orders in turn. What it asks of the world, its kinds say."""
+    """A thread that alternates between looks and orders. Subclasses say what these ask of the world."""
 
-    certain: type[BrimfulError]  # the failure of an order after which nobody asks again
+    certain: type[BrimfulError]  # the failure of an order that is final
     again_s = AGAIN_S
 
     def __init__(
@@ -74,7 +74,7 @@ class Worker(ABC):
         clock: Callable[[], float] = time.monotonic,
         silent_s: float = SILENT_S,
     ) -> None:
-        """`tell` is called where the loop should look; `permit` gives what an order asks before it acts."""
+        """`tell` is called when the loop should look; `permit` is called before an order acts."""
         self.site, self._tell, self._permit = name, tell, permit
         self._clock, self._silent_s = clock, silent_s
         self._lock = threading.Lock()
@@ -82,16 +82,16 @@ class Worker(ABC):
         self._looked = threading.Event()
         self._closing = False
         self._due = True
-        self._failed: BrimfulError | None = None  # the last look, unless it went well
+        self._failed: BrimfulError | None = None  # of the last look, unless it succeeded
         self._queue: deque[Order] = deque()
         self._pending: set[Key] = set()
         self._done: dict[Key, float] = {}
         self._errors: dict[Key, BrimfulError] = {}
-        self._acted: dict[str, float] = {}  # by name, when its last order had been carried out
+        self._acted: dict[str, float] = {}  # by name, when its last order was completed
         self.took_s: dict[str, float] = {}  # by step, how long the last one took
-        self._step: tuple[str, float] | None = None  # what it is doing, and since when
+        self._step: tuple[str, float] | None = None  # the current step, and since when
         self._named: tuple[str, float] | None = None
-        self._heard = clock()  # when it was last asked and answered, be it by an error
+        self._heard = clock()  # when it last answered, even with an error
         self._thread = threading.Thread(target=self._run, name=f"site {name}", daemon=True)
 
     @abstractmethod
@@ -99,8 +99,8 @@ class Worker(ABC):
         """One look, off the loop."""
 
     @abstractmethod
-    def _keep(self, found: Any, *, at: float) -> bool:  # noqa: ANN401 - what `_ask_world` gave
-        """Keep what a look found, under the lock; whether it differs from the one before."""
+    def _keep(self, found: Any, *, at: float) -> bool:  # noqa: ANN401 - the result of `_ask_world`
+        """Store what a look found, under the lock; returns whether it differs from the last one."""
 
     @abstractmethod
     def _act(self, orders: Sequence[Order]) -> Failures:
@@ -123,10 +123,10 @@ class Worker(ABC):
     # -- what the loop asks ------------------------------------------------------------------------------
 
     def _check_heard(self, *, is_known: bool) -> None:
-        """Under the lock. WorldFailed where the last look failed, or is too old."""
+        """Under the lock. WorldFailed if the last look failed or is too old."""
         silent_s, failed = self._clock() - self._heard, self._failed
         if silent_s <= self._silent_s and failed is not None:
-            # A new one each time: one that is raised again and again would gather tracebacks.
+            # A new one each time: an exception raised again and again would accumulate tracebacks.
             raise WorldFailed(failed.said, hint=failed.way_out, code=failed.code)
         if not is_known or silent_s > self._silent_s:
             step = say("adapters.site_looks") if self._step is None else verbatim(self._step[0])
@@ -136,7 +136,7 @@ class Worker(ABC):
             )
 
     def _give(self, kind: str, orders: Mapping[str, Any]) -> Failures:
-        """Queue orders, unless they wait or were just carried out; says what went wrong with them before."""
+        """Queue orders unless already queued or just carried out; raises what went wrong with them before."""
         failed: dict[str, BrimfulError] = {}
         with self._lock:
             for name, what in orders.items():
@@ -155,7 +155,7 @@ class Worker(ABC):
         return done is None or self._clock() - done >= self.again_s
 
     def _forget(self, names: Collection[str]) -> None:
-        """What is known of those that are over."""
+        """Drop what is known of those that are over."""
         if len(self._acted) > 2 * len(names) + 100:
             self._acted = {name: at for name, at in self._acted.items() if name in names}
             self._done = {key: at for key, at in self._done.items() if key[1] in names}
@@ -164,7 +164,7 @@ class Worker(ABC):
     # -- what the worker does ----------------------------------------------------------------------------
 
     def stuck(self) -> tuple[str, float] | None:
-        """The step that takes too long, and for how long it has; each is told once."""
+        """The step that takes too long, and for how long; each is reported once."""
         step = self._step
         if step is None or step == self._named or self._clock() - step[1] < STUCK_S:
             return None
@@ -172,7 +172,7 @@ class Worker(ABC):
         return step[0], self._clock() - step[1]
 
     def latency(self) -> dict[str, float]:
-        """By step, how long the last one took; of one under way that takes longer, how long by now."""
+        """How long the last run of each step took, or the current run if that is longer."""
         took_s, step = dict(self.took_s), self._step
         if step is not None:
             kind = step[0].partition(" ")[0]
@@ -180,7 +180,7 @@ class Worker(ABC):
         return took_s
 
     def _run(self) -> None:
-        """Looks and orders take turns: a slow look that is always due again keeps no order waiting."""
+        """Looks and orders alternate: a slow look that is always due again does not block orders."""
         orders_until: float | None = None
         while not self._closing:
             with self._lock:
@@ -199,7 +199,7 @@ class Worker(ABC):
                 self._wake.clear()
 
     def _next_batch(self) -> list[Order]:
-        """The orders that can be given at once: of one kind, in the order in which they came."""
+        """The orders that can be given at once: of one kind, in order of arrival."""
         batch: list[Order] = []
         while self._queue and len(batch) < BATCH and (not batch or _alike(batch[0], self._queue[0])):
             batch.append(self._queue.popleft())
@@ -209,13 +209,13 @@ class Worker(ABC):
         at = self._clock()
         try:
             found = self._ask_world()
-        except Exception as error:  # noqa: BLE001 - a site's bug is this site's trouble, and nobody else's
-            self._keep_failure(_foreseen(error, self.site), at=at)
+        except Exception as error:  # noqa: BLE001 - a site's bug must not affect other sites
+            self._keep_failure(_as_brimful_error(error, self.site), at=at)
             return
         finally:
             self._looked.set()
         with self._lock:
-            # Only what differs from the last look: the loop looks again each time that it is told.
+            # Only if something differs from the last look: the loop looks again each time it is told.
             differs = self._keep(found, at=at) or self._failed is not None
             self._failed, self._heard = None, at
         if differs:
@@ -234,10 +234,12 @@ class Worker(ABC):
             for order in orders:
                 order.may_act()
             with self._timed(kind, f" {orders[0].name}{more}"):
-                failed = {name: _foreseen(error, self.site) for name, error in self._act(orders).items()}
-        except Exception as error:  # noqa: BLE001 - one site's trouble keeps nobody from the others
-            foreseen = _foreseen(error, self.site)
-            if isinstance(foreseen, self.certain):  # of one of them, and nobody knows of which
+                failed = {
+                    name: _as_brimful_error(error, self.site) for name, error in self._act(orders).items()
+                }
+        except Exception as error:  # noqa: BLE001 - one site's failure must not block others
+            foreseen = _as_brimful_error(error, self.site)
+            if isinstance(foreseen, self.certain):  # from one of them, but we do not know which
                 foreseen = WorldFailed(foreseen.said)
             failed = dict.fromkeys((order.name for order in orders), foreseen)
         with self._lock:
@@ -247,7 +249,7 @@ class Worker(ABC):
                 self._acted[order.name] = self._done[key] = self._clock()
                 if order.name in failed:
                     self._errors[key] = failed[order.name]
-                    del self._done[key]  # to be tried again when it is asked for again
+                    del self._done[key]  # will be tried again when asked again
             self._due = True
         if any(isinstance(error, self.certain) for error in failed.values()) or not self._queue:
             self._tell()
@@ -283,7 +285,7 @@ class SiteWorker(Worker):
         self._last: Look | None = None
 
     def nodes(self) -> Sequence[Node]:
-        """As of the last look; WorldFailed where that failed, or is too old. Looks again meanwhile."""
+        """As of the last look; WorldFailed if that failed or is too old. Triggers a new look."""
         self._due = True
         self._wake.set()
         with self._lock:
@@ -312,7 +314,7 @@ class SiteWorker(Worker):
         return self._give("stop", dict.fromkeys(leases, grace_s))
 
     def _is_news(self, seen: Observation, *, at: float) -> bool:
-        """No trace of a lease means nothing if it was looked for before its last order was carried out."""
+        """A missing lease means nothing if we looked before its last order was completed."""
         if seen.state != "absent":
             return True
         waits = any(lease == seen.lease for _, lease, _ in self._pending)
@@ -345,7 +347,7 @@ class SiteWorker(Worker):
 
 
 def _key(kind: str, name: str, what: object) -> Key:
-    """A warning differs with its moment: a new one is a new order."""
+    """A warning differs by its deadline: a new deadline is a new order."""
     return (kind, name, what if kind == "warn" else None)
 
 
@@ -354,7 +356,7 @@ def _alike(one: Order, other: Order) -> bool:
 
 
 class CarryingWorker(SiteWorker):
-    """For an engine whose jobs can be warned and whose checkpoints can be fetched."""
+    """For an engine that can warn jobs and whose checkpoints can be fetched."""
 
     def checkpoints(self, job: str) -> str:
         assert isinstance(self._engine, Carries)
@@ -366,7 +368,7 @@ class CarryingWorker(SiteWorker):
 
 
 class TakingWorker(CarryingWorker):
-    """For one whose machines others make, too."""
+    """For one whose machines are made by a provider."""
 
     def take(self, hosts: Mapping[str, Host]) -> None:
         assert isinstance(self._engine, Takes)
@@ -383,7 +385,7 @@ def worker_for(
 
 
 def begin_all(workers: Collection[Worker]) -> None:
-    """Wait for their first answers side by side, and not for ever: a dead site costs the others nothing."""
+    """Wait for their first answers in parallel, and not forever: a dead site costs the others nothing."""
     for worker in workers:
         worker.begin()
     _wait_for([worker.has_looked for worker in workers], most_s=FIRST_LOOK_S)
@@ -396,13 +398,13 @@ def close_all(workers: Collection[Worker]) -> None:
 
 
 def _wait_for(waits: Collection[Callable[[float], bool]], *, most_s: float) -> None:
-    """For all of them together no longer than that."""
+    """No longer than this for all of them together."""
     until = time.monotonic() + most_s
     for wait in waits:
         wait(max(0.0, until - time.monotonic()))
 
 
-def _foreseen(error: Exception, site: str) -> BrimfulError:
+def _as_brimful_error(error: Exception, site: str) -> BrimfulError:
     if isinstance(error, BrimfulError):
         return error
     log.error("site %s: internal error", site, exc_info=error)

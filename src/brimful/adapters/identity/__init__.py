@@ -1,1 +1,1 @@
-"""Who people are: users, teams, tokens and the audit log in the database, and sign-in by OpenID Connect."""
+"""Identity: users, teams, tokens and the audit log in the database, and sign-in with OpenID Connect."""

@@ -1,7 +1,8 @@
 """Sign-in with the organisation's account: OpenID Connect, code flow with PKCE, state and nonce.
 
 Source: OpenID Connect Core 1.0 (section 3.1), Discovery 1.0, RFC 7636. authlib checks the claims and joserfc
-the signature; three plain requests are made here. Issuer and subject say who somebody is; a name may change.
+the signature; the three plain requests are made here. Issuer and subject identify a user, because a name may
+change.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from brimful.language import Quoted, say
 
 TIMEOUT_S = 10
 MAX_ANSWER_BYTES = 1 << 20
-KEPT_S = 3600.0  # what the provider says of itself, and its keys
-KEYS_AGAIN_S = 60.0  # how soon they are asked for again when a token names one that we do not know
+KEPT_S = 3600.0  # for the provider's metadata and keys
+KEYS_AGAIN_S = 60.0  # before keys are fetched again for a token that names an unknown one
 LEEWAY_S = 60
 SCOPE = "openid profile email"
-# Signatures only the provider can make. None and those keyed with our own secret are not among them.
+# Signatures that only the provider can make: not `none`, and none keyed with our own secret.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 NAME = re.compile(r"[\w.:+@-][\w .:+@-]{0,98}[\w.:+@-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A sign-in under way: kept by the browser, and none of it in the address of a page."""
+    """A sign-in in progress: stored by the browser, and never in a page's URL."""
 
     state: str
     nonce: str
@@ -63,7 +64,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Who signed in, and what its groups give it here."""
+    """Who signed in, and the roles its groups give here."""
 
     identity: str
     name: str
@@ -87,11 +88,11 @@ class Oidc:
 
     @property
     def provider(self) -> str:
-        """As people know it."""
+        """The name people know it by."""
         return urlsplit(self.settings.issuer).netloc
 
     def begin(self, begun: Begun, *, back: str) -> str:
-        """Where to send the browser; it comes back to that address."""
+        """The URL to send the browser to; it returns to the given address."""
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
         asked = {
@@ -108,7 +109,7 @@ class Oidc:
         return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(asked)}"
 
     def finish(self, begun: Begun, *, code: str, back: str) -> Person:
-        """Trade the code for a signed statement of who it is, and check every part of that."""
+        """Exchange the code for a signed ID token, and check every part of it."""
         settings, about = self.settings, self._metadata()
         form = {
             "grant_type": "authorization_code",
@@ -138,7 +139,7 @@ class Oidc:
         try:
             try:
                 token = jwt.decode(id_token, KeySet.import_key_set(self._key_set()), algorithms=ALGORITHMS)
-            except (JoseError, ValueError):  # it may have got new keys meanwhile
+            except (JoseError, ValueError):  # it may have new keys by now
                 keys = self._key_set(again=True)
                 token = jwt.decode(id_token, KeySet.import_key_set(keys), algorithms=ALGORITHMS)
             claims = CodeIDToken(
@@ -191,7 +192,7 @@ class Oidc:
                 self._known = (now, found)
             return self._known[1]
 
-    def _key_set(self, *, again: bool = False) -> Any:  # noqa: ANN401 - as JSON has it
+    def _key_set(self, *, again: bool = False) -> Any:  # noqa: ANN401 - JSON
         address = str(self._metadata()["jwks_uri"])
         with self._lock:
             now = time.monotonic()
@@ -209,11 +210,11 @@ class Oidc:
             with self._opener.open(asked, timeout=TIMEOUT_S) as answer:
                 found = json.loads(answer.read(MAX_ANSWER_BYTES))
             if not isinstance(found, dict):
-                raise ValueError("not an object")  # noqa: TRY004 - told like any other nonsense
+                raise ValueError("not an object")  # noqa: TRY004 - reported like any other nonsense
         except (URLError, OSError, ValueError) as error:
             if isinstance(error, HTTPError):
                 error.close()
-            # Not what it answered: that may hold a code or a token.
+            # Without the response, which may contain a code or a token.
             why = getattr(error, "reason", None) or type(error).__name__
             raise WorldFailed(
                 say("adapters.provider_failed", provider=self.provider, why=why), code="sign_in"

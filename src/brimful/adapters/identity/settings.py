@@ -1,4 +1,4 @@
-"""The file that says where people sign in, and what their groups give them here."""
+"""The file that says where people sign in and which roles their groups have here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENANT = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """Who is in this group has this role in this team."""
+    """Members of this group have this role in this team."""
 
     group: str
     tenant: str
@@ -32,13 +32,13 @@ class Team:
 class OidcSettings:
     issuer: str
     client_id: str
-    client_secret: str = ""  # empty: a public client, which PKCE alone protects
+    client_secret: str = ""  # empty: a public client, protected by PKCE alone
     name_claim: str = "email"
     groups_claim: str = "groups"
     teams: tuple[Team, ...] = ()
 
     def roles_of(self, groups: Collection[str]) -> dict[str, str]:
-        """Of several groups for one team the highest."""
+        """If several groups map to one team, the highest role counts."""
         found: dict[str, str] = {}
         for team in self.teams:
             if team.group in groups:
@@ -47,7 +47,7 @@ class OidcSettings:
 
 
 def is_private(address: str) -> bool:
-    """Whether nobody between here and there can read along."""
+    """Whether nobody on the way can read along."""
     try:
         parts = urlsplit(address)
         host = parts.hostname

@@ -1,7 +1,7 @@
-"""Who may come in, and what was done: users, their teams and tokens, and the audit log, beside the event log.
+"""Users, their teams and tokens, and the audit log, stored beside the event log.
 
-Apart from the events on purpose: a token that was revoked may be forgotten, and no fold of the fleet depends
-on who asked for it.
+Separate from the events on purpose: a revoked token may be forgotten, and no fold of the fleet depends on who
+made a request.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from brimful.adapters.stores.sql import SqlStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One right to come in. The secret itself is kept by its holder alone; here is its SHA-256."""
+    """A credential. Only its holder has the secret; we store its SHA-256."""
 
     token: str
     digest: str
-    kind: str  # token, session (a browser's) or ticket (one use, to become a session)
+    kind: str  # token, session (a browser's) or ticket (used once, to create a session)
     name: str  # of its user
     tenant: str  # "*": all; "": every team of its user
-    role: str  # at most: what its user may do there is the other limit
-    parent: str  # the token it was made with; revoking that revokes this
+    role: str  # upper limit; the user's role there is the other
+    parent: str  # the token it was created with; revoking that revokes this
     created_s: int
     expires_s: int | None
     revoked_s: int | None
@@ -37,10 +37,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A person, or a program, with a role in each of its teams."""
+    """A person or a program, with a role in each of its teams."""
 
     user: str
-    identity: str | None  # issuer and subject of who signs in elsewhere; None: by tokens alone
+    identity: str | None  # issuer and subject of an external sign-in; None: tokens only
     created_s: int
     roles: Mapping[str, str]  # by tenant; "*": the organisation
 
@@ -55,7 +55,7 @@ class Deed:
     tenant: str
     verb: str
     target: str
-    outcome: str  # "ok" or the code of the error
+    outcome: str  # "ok" or the error's code
 
 
 class AccessStore:
@@ -63,7 +63,7 @@ class AccessStore:
         self._store = store
 
     def add(self, token: Token, *, roles: Mapping[str, str] | None = None) -> None:
-        """With `roles`, its user has these from now on, and is made if need be."""
+        """With `roles`, gives its user these roles, and creates the user if needed."""
         with self._store.writing() as connection:
             if roles is not None:
                 _enrol(connection, token.name, roles, at_s=token.created_s)
@@ -78,7 +78,7 @@ class AccessStore:
         return next(iter(self._users(_users.c.identity == identity)), None)
 
     def users(self, tenants: Collection[str] | None = None) -> list[User]:
-        """Those of these teams; of all of them where none are named."""
+        """The users of these teams; all users if none are given."""
         if tenants is None:
             return self._users(sa.true())
         there = sa.select(_members.c.user).where(_members.c.tenant.in_(tenants))
@@ -92,7 +92,7 @@ class AccessStore:
                 connection.execute(_members.delete().where(mine))
 
     def sign_in(self, user: User) -> None:
-        """Make it, or give it just these roles."""
+        """Create the user, or give it exactly these roles."""
         with self._store.writing() as connection:
             connection.execute(_members.delete().where(_members.c.user == user.user))
             _enrol(connection, user.user, user.roles, at_s=user.created_s)
@@ -123,7 +123,7 @@ class AccessStore:
         return found[0] if found else None
 
     def tokens(self, tenants: Collection[str] | None = None, *, limit: int = 1000) -> Sequence[Token]:
-        """Newest first; all tenants' where none are named. Sessions and tickets are not listed."""
+        """Newest first; all tenants' if none are given. Without sessions and tickets."""
         where = _tokens.c.kind == "token"
         if tenants is not None:
             where = sa.and_(where, _tokens.c.tenant.in_(tenants))
@@ -133,16 +133,16 @@ class AccessStore:
         return self._tokens(sa.and_(_tokens.c.kind == "token", _tokens.c.name == user), limit)
 
     def revoke(self, name: str, *, at_s: int) -> bool:
-        """It, and all that was made with it, from now on. False where it had been revoked before."""
+        """Revoke it and everything created with it. False if it was already revoked."""
         mine = sa.or_(_tokens.c.token == name, _tokens.c.parent == name)
         change = _tokens.update().where(mine, _tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
         with self._store.writing() as connection:
             return connection.execute(change).rowcount > 0
 
     def revoke_all(self, *, at_s: int) -> int:
-        """Every token, and all that was made with one; how many of them were good."""
+        """Revoke every token and everything created with one; returns how many were valid."""
         change = _tokens.update().where(_tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
-        good = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
+        good = sa.select(sa.func.count()).select_from(_tokens).where(self._valid(at_s))
         with self._store.writing() as connection:
             count = connection.execute(good).scalar_one()
             connection.execute(change)
@@ -150,22 +150,22 @@ class AccessStore:
 
     def count_good(self, *, at_s: int) -> int:
         with self._store.reading() as connection:
-            wanted = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
+            wanted = sa.select(sa.func.count()).select_from(_tokens).where(self._valid(at_s))
             return connection.execute(wanted).scalar_one()
 
     @staticmethod
-    def _good(at_s: int) -> sa.ColumnElement[bool]:
+    def _valid(at_s: int) -> sa.ColumnElement[bool]:
         lasts = sa.or_(_tokens.c.expires_s.is_(None), _tokens.c.expires_s > at_s)
         return sa.and_(_tokens.c.kind == "token", _tokens.c.revoked_s.is_(None), lasts)
 
     def forget(self, *, before_s: int) -> None:
-        """Drop sessions and tickets that ended before."""
+        """Drop sessions and tickets that expired before then."""
         over = sa.and_(_tokens.c.kind != "token", _tokens.c.expires_s < before_s)
         with self._store.writing() as connection:
             connection.execute(_tokens.delete().where(over))
 
     def note(self, deeds: Sequence[Deed]) -> None:
-        """Nobody waits for it, and nobody is to wait behind it until the disk has it."""
+        """Not flushed: nobody waits for it, and nobody should wait behind it for the disk."""
         with self._store.writing(flushed=False) as connection:
             connection.execute(_audit.insert(), [asdict(deed) for deed in deeds])
 
@@ -182,7 +182,7 @@ class AccessStore:
             return [dict(row._mapping) for row in connection.execute(wanted)]
 
     def forget_deeds(self, *, before_s: int | None, last: int | None, dry_run: bool = False) -> int:
-        """Drop lines from before, and all but the last so many; how many there are or were."""
+        """Drop entries older than this, and all but the newest `keep`; returns how many there are or were."""
         old = [] if before_s is None else [_audit.c.at_s < before_s]
         if last is not None:
             kept = sa.select(_audit.c.seq).order_by(_audit.c.seq.desc()).limit(last)
@@ -202,7 +202,7 @@ class AccessStore:
 
 
 def _enrol(connection: sa.Connection, name: str, roles: Mapping[str, str], *, at_s: int) -> None:
-    """The user is there from now on, with these roles beside those it has."""
+    """Create the user if needed and add these roles to its own."""
     if connection.execute(sa.select(_users.c.user).where(_users.c.user == name)).first() is None:
         connection.execute(_users.insert(), {"user": name, "identity": None, "created_s": at_s})
     for tenant, role in roles.items():

@@ -1,1 +1,1 @@
-"""Checkpoints that travel: a folder or an object store that every site of a job can reach."""
+"""Checkpoints that move between sites: a folder or an object store that all sites of a job can reach."""

@@ -1,4 +1,4 @@
-"""What a lease's runner asks of the process that carries its checkpoints (carrier.py)."""
+"""The runner's side of the process that carries a lease's checkpoints (carrier.py)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from brimful.language.record import said_by_anybody
 
 CARRIED = "carried.json"
 MOST_BYTES = 1 << 60
-KEEP = 2  # checkpoints of a job that stay in a store
-FINISH_S = 660.0  # more than the carrier takes to give up by itself
+KEEP = 2  # checkpoints of a job kept in a store
+FINISH_S = 660.0  # longer than the carrier takes to give up by itself
 
 
 class Carried(NamedTuple):
-    """What was moved for a lease so far, by its carrier's account."""
+    """What the carrier says it has moved for a lease so far."""
 
     sent_bytes: int = 0
     fetched_bytes: int = 0
-    doing: str = ""  # fetch, send, or nothing
+    doing: str = ""  # fetch, send, or empty
     done_bytes: int = 0
     of_bytes: int = 0
-    sealed_s: int = 0  # when the newest checkpoint that was sent was sealed
+    sealed_s: int = 0  # when the newest sent checkpoint was sealed
     problem: Said | None = None
 
     @property
@@ -39,7 +39,7 @@ class Carried(NamedTuple):
 
     @property
     def said(self) -> Said:
-        """What a lease waits for before its job begins."""
+        """What a lease waits for before its job starts."""
         if self.problem is not None:
             return self.problem
         if self.doing == "fetch" and self.of_bytes:
@@ -48,7 +48,7 @@ class Carried(NamedTuple):
 
 
 def read_carried(folder: Path) -> Carried:
-    """Of the lease with this folder. A job may have written there: only what is plausible is believed."""
+    """For the lease with this folder. A job may have written there, so only plausible values are used."""
     try:
         facts = read_json(folder / CARRIED, most_bytes=NOTE_BYTES) or {}
         problem = said_by_anybody(facts.get("problem"))
@@ -61,7 +61,7 @@ def read_carried(folder: Path) -> Carried:
 
 
 class Carriage:
-    """Carries the checkpoints of one lease, if they are to go anywhere."""
+    """Carries the checkpoints of one lease, if they have a destination."""
 
     def __init__(self, folder: Path, order: dict[str, Any]) -> None:
         self._folder, self._order = folder, order
@@ -69,13 +69,11 @@ class Carriage:
         places = (order.get("checkpoints_from") or "", self._store)
         self._from = [each for each in dict.fromkeys(places) if is_store(each)]
         self._process: subprocess.Popen[bytes] | None = None
-        self.before = (
-            0  # the lease that kept checkpoints last; older ones that are found here are an orphan's
-        )
+        self.before = 0  # the last lease that kept checkpoints; older ones found here belong to an orphan
 
     @property
     def goes(self) -> bool:
-        """Whether there is a store that it may have to be fetched from."""
+        """Whether there is a store to fetch from."""
         return bool(self._from)
 
     @property
@@ -83,9 +81,9 @@ class Carriage:
         return None if self._process is None else self._process.pid
 
     def fetch(self, here: Path, *, fence: bool) -> list[Said]:
-        """Have the newest one in the folder; what was found on the way. Raises where the store stays away.
+        """Fetch the newest checkpoint into the folder; returns what was found. Raises if the store is down.
 
-        `fence`: the folder is the job's own, and from here on this lease's alone.
+        `fence`: the folder is the job's own, and from now on only this lease may write to it.
         """
         checkpoints = Path(self._order["checkpoints"])
         known = "" if here == checkpoints else str(checkpoints)
@@ -124,12 +122,11 @@ class Carriage:
             self._process.wait()
 
     def sealed_s(self) -> int | None:
-        """When the newest checkpoint was sealed that another site can fetch; None: without a store."""
+        """When the newest checkpoint that another site can fetch was sealed; None: no store."""
         return read_carried(self._folder).sealed_s if self._store else None
 
     def _start(self, do: str, asked: dict[str, object]) -> subprocess.Popen[bytes]:
-        # Credentials reach this process alone, never the job: they come from the store's own chain, or with
-        # the order.
+        # Only this process gets credentials, never the job: from the store's own chain, or with the order.
         env = {**os.environ, **(self._order.get("store_env") or {})}
         with (self._folder / "runner.err").open("ab") as complaints:
             process = subprocess.Popen(
@@ -138,7 +135,7 @@ class Carriage:
                 stdout=subprocess.PIPE if do == "fetch" else subprocess.DEVNULL,
                 stderr=complaints,
                 env=env,
-                process_group=0,  # what ends the job, or the runner, does not end it
+                process_group=0,  # so that ending the job or the runner does not end it
             )
         stdin: IO[bytes] | None = process.stdin
         assert stdin is not None

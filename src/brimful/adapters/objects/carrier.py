@@ -1,11 +1,11 @@
 """The process that carries a lease's checkpoints: `python -m brimful.adapters.objects.carrier LEASE_FOLDER`.
 
-Started by the lease's runner, so that nothing a store does can reach the runner or the loop. What to do comes
-on its standard input, one JSON line: where to fetch from, what to send, in which store. What it has moved and
-what it is at is in `carried.json` of the lease's folder.
+Started by the lease's runner, so that no store trouble can reach the runner or the loop. Its standard input
+is one line of JSON: where to fetch from, what to send, and to which store. `carried.json` in the lease's
+folder says what it has moved and what it is doing.
 
-    fetch   leave the newest checkpoint where the job looks for it; say what was found
-    send    send each checkpoint that is sealed, until standard input ends; then the last one, and be done
+    fetch   put the newest checkpoint where the job looks for it; report what was found
+    send    send each sealed checkpoint until standard input ends; then send the last one and exit
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from brimful.language.record import as_record
 T = TypeVar("T")
 
 LOOK_S = 1.0  # between two looks for a new checkpoint
-AGAIN_S = 2.0  # before a store that failed is asked again
-PATIENCE_S = 600.0  # how long it is asked again: to start anew meanwhile would lose all progress
+AGAIN_S = 2.0  # before a failed store is tried again
+PATIENCE_S = 600.0  # how long it is retried: starting from scratch would lose all progress
 CARRIED = "carried.json"
 
 
 class Account:
-    """What was moved, kept in the lease's folder at most once a second."""
+    """What was moved, written to the lease's folder at most once a second."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / CARRIED
@@ -121,16 +121,16 @@ def _fetch(order: dict[str, Any], account: Account) -> dict[str, Any]:
 
 
 def _send(order: dict[str, Any], account: Account) -> int:
-    """Until its runner closes our standard input, or is gone."""
+    """Until its runner closes our standard input or is gone."""
     shelf, here = Shelf(open_store(order["store"]), order["lease"]), Path(order["here"])
     log = Path(order["log"])
     sent: tuple[int, int] | None = None
     problem: Said | None = None
-    last_s: float | None = None  # until when the last pass may go on
+    last_s: float | None = None  # until when the last pass may continue
     while True:
         found = newest(here)
         try:
-            # What was fetched was sealed by an earlier lease, and is there already.
+            # An earlier lease sealed what was fetched, so it is already in the store.
             is_mine = found is not None and found.lease in {"", order["lease"]}
             if found is not None and is_mine and (found.step, found.at_s) != sent:
                 size = sum(size for size, _ in found.files.values())
@@ -148,7 +148,7 @@ def _send(order: dict[str, Any], account: Account) -> int:
             _tell(log, error.said)
             return 1
         except (StoreFailed, Damaged) as error:
-            # Damaged: the job may just be replacing it. A store may come back.
+            # If damaged, the job may just be replacing it. A store may come back.
             if problem is None or str(problem) != str(error.said):
                 _tell(log, say("adapters.not_sent", why=error.said))
             problem = error.said
@@ -162,7 +162,7 @@ def _send(order: dict[str, Any], account: Account) -> int:
 
 
 def _has_ended(within_s: float) -> bool:
-    """Whether our standard input has; waits so long for it."""
+    """Whether our standard input has ended; waits up to this long."""
     return bool(select.select([sys.stdin], [], [], within_s)[0])
 
 

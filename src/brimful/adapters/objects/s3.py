@@ -1,6 +1,6 @@
-"""A bucket of S3, or of whatever speaks S3, by s3fs (brimful[s3]).
+"""A bucket of S3 or a compatible store, through s3fs (brimful[s3]).
 
-Credentials come from where the AWS tools look for them: the environment, ~/.aws, the machine's role.
+Credentials come from where the AWS tools look: the environment, ~/.aws, the machine's role.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brimful.adapters.objects.store import StoreFailed
 from brimful.errors import WorldFailed
 from brimful.language import say, verbatim
 
-AT_ONCE = 1000  # keys in one request (S3's limit)
+AT_ONCE = 1000  # keys per request (S3's limit)
 THERE_ALREADY = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 NOT_THERE = {"NoSuchKey", "404"}
 
@@ -38,7 +38,7 @@ class Bucket:
 
     def put(self, key: str, data: bytes) -> bool:
         try:
-            # Conditional: the first one stays. A second writer of the same block has the same bytes.
+            # Conditional: the first writer wins. A second writer of the same block has the same bytes.
             self._call("put_object", Key=self._prefix + key, Body=data, IfNoneMatch="*")
         except _Refused as refused:
             if refused.code in THERE_ALREADY:
@@ -76,13 +76,13 @@ class Bucket:
                 raise self._failed(refused.error) from refused.error
 
     def _call(self, method: str, **arguments: object) -> dict[str, Any]:
-        """One request; _Refused where the store answered with an error of its own."""
+        """One request; _Refused if the store answered with an error."""
         from botocore.exceptions import ClientError
 
         with self._failing():
             try:
                 found: dict[str, Any] = self._s3.call_s3(method, Bucket=self._bucket, **arguments)
-            except OSError as error:  # s3fs puts a builtin error before the client's own
+            except OSError as error:  # s3fs wraps the client's error in a builtin one
                 if isinstance(error.__cause__, ClientError):
                     raise _Refused(error.__cause__) from error
                 raise

@@ -1,11 +1,11 @@
 """A job's checkpoints in a store.
 
-    blocks/<sha256>             a piece of a file, named for its bytes: one that is there is not sent again
+    blocks/<sha256>             a piece of a file, named by its hash: an existing block is not sent again
     saved/<lease>/<step>.json   a manifest: written last and once; without it there is no checkpoint
-    fence/<lease>.json          this lease has taken the job over, and these are the manifests it found
+    fence/<lease>.json          this lease has taken over the job, and these are the manifests it found
 
-A lease writes manifests under its own number alone, so nobody can overwrite another's. What an orphan saves
-after a later lease took over is on no fence, and is never used.
+A lease writes manifests only under its own number, so none can overwrite another's. What an orphan saves
+after a later lease took over is on no fence and is never used.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from brimful.job import SEAL, SEAL_BYTES, Checkpoint, damage, open_plain, read_s
 from brimful.language import Sentence, os_words, say
 
 BLOCK_BYTES = 32 << 20
-AT_ONCE = 4  # blocks under way: they are held in memory
+AT_ONCE = 4  # blocks in flight: they are held in memory
 FETCHING = ".fetching-"
-Tell = Callable[[int], object]  # bytes moved just now
+Tell = Callable[[int], object]  # bytes just moved
 
 
 class Overtaken(Refused):
-    """A later lease of the job has taken over: this one is an orphan, and keeps nothing."""
+    """A later lease of the job has taken over: this one is an orphan and keeps nothing."""
 
 
 class Damaged(Exception):
-    """What was fetched is not what was sealed."""
+    """The fetched bytes are not what was sealed."""
 
     def __init__(self, said: Sentence) -> None:
         super().__init__(str(said))
@@ -50,11 +50,11 @@ class Block:
     file: str
     offset: int
     size: int
-    sha256: str = ""  # empty: only the file's own is known
+    sha256: str = ""  # empty: only the whole file's hash is known
 
 
 class Source(Protocol):
-    """Somebody who has a checkpoint to fetch."""
+    """Has a checkpoint to fetch."""
 
     @property
     def step(self) -> int: ...
@@ -70,12 +70,12 @@ class Source(Protocol):
     def files(self) -> Mapping[str, tuple[int, str]]: ...
     def blocks(self) -> Iterable[Block]: ...
     def read(self, block: Block) -> bytes:
-        """Its bytes; Damaged where they are not what they should be."""
+        """Its bytes; Damaged if they are not what was sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A checkpoint in a folder of this machine."""
+    """A checkpoint in a local folder."""
 
     checkpoint: Checkpoint
 
@@ -118,7 +118,7 @@ class Sealed:
                 data = file.read(block.size)
         except OSError as error:
             raise Damaged(say("adapters.cannot_copy", why=os_words(error))) from error
-        if len(data) != block.size and block.file != SEAL:  # at once: a seal may claim any size
+        if len(data) != block.size and block.file != SEAL:  # early: a seal may claim any size
             found, size = block.offset + len(data), self.files[block.file][0]
             raise Damaged(say("job.size_differs", name=block.file, found=found, size=size))
         return data
@@ -126,7 +126,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint in a store: what its manifest says."""
+    """A checkpoint in a store, from its manifest."""
 
     shelf: Shelf
     key: str
@@ -150,7 +150,7 @@ class Saved:
         if data is None:
             raise Damaged(say("adapters.block_missing", name=block.file, uri=self.shelf.uri))
         if hashlib.sha256(data).hexdigest() != block.sha256:
-            # Out of the way, or whoever has the right bytes would believe that they are there already.
+            # Move it away; otherwise a lease with the right bytes would think they are already there.
             self.shelf.objects.put(f"damaged/{block.sha256}", data)
             self.shelf.objects.remove([f"blocks/{block.sha256}"])
             at = block.offset // BLOCK_BYTES
@@ -159,15 +159,15 @@ class Saved:
 
 
 class Shelf:
-    """What one lease does in the store of its job."""
+    """What one lease does in its job's store."""
 
     def __init__(self, objects: Objects, lease: str) -> None:
         self.objects, self.uri, self.lease = objects, objects.uri, number_of(lease)
         self.before = 0  # the lease that had it last
-        self._known: set[str] = set()  # blocks that are there
+        self._known: set[str] = set()  # blocks already in the store
 
     def take_over(self) -> list[Saved]:
-        """From here on only this lease keeps checkpoints. What there is to go on from, newest first."""
+        """From now on only this lease keeps checkpoints. Returns what it can resume from, newest first."""
         fences = self._fences()
         if max(fences, default=0) > self.lease:
             raise self._overtaken(fences)
@@ -176,7 +176,7 @@ class Shelf:
         if found is None:
             found = sorted(self._eligible(self.before))
             if not self.objects.put(mine, json.dumps({"found": found}).encode()):
-                found = self._fence(self.lease)  # it was begun before, by this lease
+                found = self._fence(self.lease)  # this lease started it before
         fences = self._fences()
         if max(fences) > self.lease:
             raise self._overtaken(fences)
@@ -184,7 +184,7 @@ class Shelf:
         return sorted(saved, key=lambda each: (each.step, each.at_s), reverse=True)
 
     def send(self, checkpoint: Checkpoint, *, tell: Tell = lambda _: None) -> int:
-        """Send what is not there yet, manifest last; bytes sent. Damaged: it is not as it was sealed."""
+        """Send what is missing, manifest last; returns bytes sent. Damaged: it is not what was sealed."""
         source, seal, sent = Sealed(checkpoint), Sealed(checkpoint).seal, 0
         self._known |= {key.rpartition("/")[2] for key in self.objects.keys("blocks/")}
         blocks: dict[str, list[tuple[int, str]]] = {name: [] for name in checkpoint.files}
@@ -216,13 +216,13 @@ class Shelf:
         return sent + len(manifest)
 
     def guard(self) -> None:
-        """Overtaken where a later lease has taken the job over."""
+        """Raises Overtaken if a later lease has taken over the job."""
         fences = self._fences()
         if max(fences, default=0) > self.lease:
             raise self._overtaken(fences)
 
     def retain(self, keep: int) -> None:
-        """Forget all but the newest, and the blocks that only the others had."""
+        """Delete all but the newest, and the blocks that only the deleted ones used."""
         every = self.objects.keys("saved/")
         mine = sorted((key for key in every if _lease_of(key) == self.lease), reverse=True)
         found = sorted((self._fence(self.lease) or []), reverse=True)
@@ -237,7 +237,7 @@ class Shelf:
         self._known -= dropped - kept
 
     def _eligible(self, last: int) -> Collection[str]:
-        """Manifests that count: those of the lease that had it last, and those that one had found."""
+        """Valid manifests: those of the last lease, and those that it had found."""
         own = set(self.objects.keys(f"saved/{last:06d}/")) if last else set()
         return own | set(self._fence(last) or () if last else ())
 
@@ -254,7 +254,7 @@ class Shelf:
         )
 
     def _manifest(self, key: str) -> Saved | None:
-        """What it says; None where it is gone, or not one of ours."""
+        """Its contents; None if it is gone or not one of ours."""
         data = self.objects.get(key)
         try:
             return None if data is None else _read_manifest(self, key, json.loads(data))
@@ -289,7 +289,7 @@ def _read_manifest(shelf: Shelf, key: str, body: Any) -> Saved | None:  # noqa: 
 
 
 class _Hashes:
-    """Of files whose blocks come in order: what a seal vouches for is what is sent, or nothing is."""
+    """Hashes of files whose blocks come in order: only bytes that match the seal are sent."""
 
     def __init__(self, files: Mapping[str, tuple[int, str]]) -> None:
         self._files = files
@@ -305,9 +305,9 @@ class _Hashes:
 
 
 def fetch(source: Source, here: Path, *, tell: Tell = lambda _: None) -> int:
-    """Have the checkpoint in `here`, every byte as it was sealed, or Damaged and nothing of it there.
+    """Fetch the checkpoint into `here`, every byte as sealed, or raise Damaged and leave nothing.
 
-    Blocks come side by side. Bytes fetched.
+    Blocks are fetched in parallel. Returns bytes fetched.
     """
     half = here / f"{FETCHING}{source.name}"
     discard(half)
@@ -377,6 +377,6 @@ def damage_said(checkpoint: Checkpoint) -> Sentence | None:
 
 
 def number_of(lease: str) -> int:
-    """Leases of a job are numbered as they are granted: `name.1`, `name.2`, …"""
+    """A job's leases are numbered as they are granted: `name.1`, `name.2`, …"""
     digits = lease.rpartition(".")[2]
     return int(digits) if digits.isdecimal() else 0

@@ -1,7 +1,7 @@
-"""Where objects are kept: a folder (also on NFS) or a bucket. What is written is whole and stays as it is.
+"""Where objects are kept: a folder (also on NFS) or a bucket. Objects are written whole and never change.
 
 /mnt/shared/brimful                                    a folder that every site mounts
-s3://bucket/prefix?endpoint=http://host:8333&region=…  S3 or whatever speaks it (brimful[s3])
+s3://bucket/prefix?endpoint=http://host:8333&region=…  S3 or a compatible store (brimful[s3])
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ OPTIONS = frozenset({"endpoint", "region"})
 
 
 class StoreFailed(WorldFailed):
-    """The store does not answer, or does not let us in. Nothing is known of what it holds."""
+    """The store does not answer or denies access. Its contents are unknown."""
 
 
 class Objects(Protocol):
-    """Objects by key, under one URI. Any call may raise StoreFailed; all may be made from several threads."""
+    """Objects by key, under one URI. Any call may raise StoreFailed; calls are thread-safe."""
 
     uri: str
 
     def put(self, key: str, data: bytes) -> bool:
-        """Write it unless there is one of that name; False: there is, and it stays as it is."""
+        """Write it unless the key exists; False: it does, and stays unchanged."""
 
     def get(self, key: str) -> bytes | None:
-        """All of it; None: there is none."""
+        """The whole object; None if it does not exist."""
 
     def keys(self, under: str) -> dict[str, int]:
-        """By key, the size in bytes of all that begin with `under`, which ends with a slash."""
+        """Sizes in bytes by key, for all keys that start with `under`, which ends with a slash."""
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Those that are there."""
+        """Removes those that exist."""
 
 
 class Folder:
-    """Files below a folder. A hard link makes a name appear once and whole, on NFS too."""
+    """Files below a folder. A hard link makes a name appear at once and complete, on NFS too."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -81,7 +81,7 @@ class Folder:
     def keys(self, under: str) -> dict[str, int]:
         found: dict[str, int] = {}
         try:
-            # A mount that is not there looks like an empty folder: whoever writes would start anew.
+            # A missing mount looks like an empty folder: a job would start from scratch.
             if not self._root.parent.is_dir():
                 raise FileNotFoundError(2, os.strerror(2), str(self._root.parent))
             for folder, _, names in os.walk(self._root / under.rstrip("/")):
@@ -104,12 +104,12 @@ def _failed(uri: str, error: OSError) -> StoreFailed:
 
 
 def is_store(place: str) -> bool:
-    """Whether it is a store's URI, and not a folder in which a job of this machine has its checkpoints."""
+    """Whether it is a store's URI, and not a local checkpoint folder."""
     return "://" in place
 
 
 def store_uri(place: str) -> str:
-    """What an operator wrote, as a URI; BadInput where it is no store."""
+    """The operator's setting as a URI; BadInput if it is not a store."""
     uri = f"file://{place}" if place.startswith("/") else place
     parts = urlsplit(uri)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
@@ -120,13 +120,13 @@ def store_uri(place: str) -> str:
 
 
 def below(uri: str, name: str) -> str:
-    """The URI of what is called so in the store."""
+    """The URI of this name in the store."""
     parts = urlsplit(uri)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
 def open_store(uri: str) -> Objects:
-    """The store at the URI (`store_uri`). Nothing is asked of it yet."""
+    """The store at the URI (`store_uri`). Does not connect yet."""
     parts = urlsplit(store_uri(uri))
     if parts.scheme == "file":
         return Folder(uri)

@@ -1,1 +1,1 @@
-"""Offers of clouds, read from files."""
+"""Cloud providers: offers read from files, and machines made and removed."""

@@ -1,6 +1,6 @@
-"""The catalog provider: offers from a file, or SkyPilot's folder, with nothing behind them.
+"""The catalog provider: offers from a file or SkyPilot's folder, with nothing behind them.
 
-It says what could be bought and for how much, so that a plan can be tried. Orders are refused.
+It says what could be bought at what price, so that a plan can be tried. Orders are refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class CatalogProvider:
     sites: Sequence[str] = ()
 
     def __init__(self, name: str, path: Path, *, is_there: bool = True) -> None:
-        """`is_there`: whether to say that what is listed could be had: a rehearsal may be told so."""
+        """`is_there`: report the listed offers as available, for a rehearsal."""
         self.name, self._path, self._is_there = name, path, is_there
         self._offers: list[Offer] = []
         self._read_s: tuple[float, ...] = ()
-        self.left_out: LeftOut = {}  # rows that could not be used, and why
+        self.left_out: LeftOut = {}  # unusable rows, and why
 
     def offers(self) -> Sequence[Offer]:
-        """Read again when the file has changed: the same list until then."""
+        """Read again when the file has changed; the same list until then."""
         files = [self._path, *self._path.glob("*/vms.csv")] if self._path.is_dir() else [self._path]
         changed_s = tuple(file.stat().st_mtime for file in files if file.exists())
         if changed_s != self._read_s or not self._offers:
@@ -44,7 +44,7 @@ class CatalogProvider:
     def watch(self) -> Sequence[Made]:
         return ()
 
-    def remove(self, nodes: Sequence[str]) -> Failures:  # noqa: ARG002 - there is nothing to remove
+    def remove(self, nodes: Sequence[str]) -> Failures:  # noqa: ARG002 - nothing to remove
         return {}
 
 

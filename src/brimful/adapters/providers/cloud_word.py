@@ -1,4 +1,4 @@
-"""Beside a job: asks the cloud whether it takes this machine back, and keeps its newest word."""
+"""Runs beside a job: asks the cloud whether it takes this machine back, and keeps its latest answer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from brimful.adapters.providers.notices import Notice
 
-FIRST_S = 2.0  # at most, for a first answer before any work is offered
-ASK_S = 2.0  # between two questions: the shortest notice is half a minute
+FIRST_S = 2.0  # maximum wait for a first answer before any work is offered
+ASK_S = 2.0  # between two requests: the shortest notice is half a minute
 
 
 class CloudWord:
-    """Asked in a thread of its own, which ends with the process; `notice` never waits.
+    """Polls in a separate thread, which ends with the process; `notice` never blocks.
 
-    `first` waits for the first answer: until then, that there is no notice says nothing.
+    `first` waits for the first answer: until then, the absence of a notice means nothing.
     """
 
     def __init__(self, words: str) -> None:
@@ -32,7 +32,7 @@ class CloudWord:
         from http.client import HTTPException
 
         while not self._over.is_set():
-            # No answer is no news: what was said before stands.
+            # No answer is no news: the previous one still holds.
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, HTTPException):
                 self.notice = self._ask()
             self._asked.set()

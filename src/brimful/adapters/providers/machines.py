@@ -1,15 +1,15 @@
-"""A list of machines with ssh that can be taken and given back: a depot, a reseller, a friendly lab.
+"""A list of ssh machines that can be taken and given back: a depot, a reseller, a friendly lab.
 
-The list is a TOML file, read again when it has changed. What is no longer in it is gone, with whatever runs
-there; a price in it is the price of now. Which machine stands behind which node is kept in a file for each:
-a node is made once, and what was made is found again, whoever dies in between.
+The list is a TOML file, read again when it changes. A machine that is no longer in it is gone, with
+everything on it; its price is always the current one. One file per node records its machine: a node is made
+once, and is found again after a crash.
 
     [[machine]]
     address = "root@10.0.0.5"
     gpu = "rtx-4090"
     gpus = 2
     usd_per_hour = 0.80        # of the whole machine
-    tier = "spot"              # on_demand unless it says so
+    tier = "spot"              # default: on_demand
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Listed(NamedTuple):
 
 class MachinesProvider:
     def __init__(self, name: str, path: Path, folder: Path, reach: Reach | None = None) -> None:
-        """`folder`: where it is kept which machine stands behind which node."""
+        """`folder`: records which machine is behind which node."""
         self.name, self.sites, self._reach = name, (name,), reach or Reach()
         self._path, self._folder = path, folder
         self._stamp: tuple[int, int] | None = None
@@ -102,7 +102,7 @@ class MachinesProvider:
         return found
 
     def _taken(self) -> dict[str, tuple[str, int]]:
-        """By node, the address of its machine and since when we have it."""
+        """By node, its machine's address and since when we have it."""
         with failing("adapters.cannot_keep_machines", folder=self._folder):
             files = [each for each in self._folder.iterdir() if each.suffix == ".json"]
         found = {}
@@ -174,7 +174,7 @@ class MachinesProvider:
         return {}
 
     def examine(self) -> Mapping[str, Said | None]:
-        """Whether each machine of the list can be reached, and has a Python that is new enough."""
+        """Whether each listed machine is reachable and has a recent enough Python."""
         addresses = list(self._read())
         with ThreadPoolExecutor(EXAMINED_AT_ONCE) as threads:
             return dict(zip(addresses, threads.map(self._examine, addresses), strict=True))

@@ -1,12 +1,12 @@
-"""What a cloud says of the end of a machine, asked on that machine: one answer, whatever the cloud.
+"""A cloud's notice that it takes a machine back, read on that machine: one answer for every cloud.
 
     aws       spot/instance-action of the instance metadata (version 2), two minutes before
     gcp       instance/preempted of the metadata server, half a minute before
     azure     Preempt and Terminate among the scheduled events, half a minute before
-    mithril   a file that comes five minutes before, and goes if the machine may stay after all
+    mithril   a file that appears five minutes before, and disappears if the machine may stay after all
 
-Each as its maker documents it. None of them has been seen on a real machine of that cloud: the tests hold
-these readers against the documented answers.
+Each as its vendor documents it. None has been seen on a real machine of that cloud: the tests check these
+readers against the documented answers.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ AT = {
 }
 TOKEN_S = 21_600
 GCP_S, AZURE_S, MITHRIL_S = 30.0, 30.0, 300.0
-AZURE_EVENTS, AZURE_NAME = "2020-07-01", "2021-02-01"  # versions of its API
+AZURE_EVENTS, AZURE_NAME = "2020-07-01", "2021-02-01"  # API versions
 
 
 class Notice(NamedTuple):
-    """This machine goes."""
+    """This machine will be taken back."""
 
     deadline_s: float
-    may_stay: bool = False  # it may yet be called off
+    may_stay: bool = False  # it may still be called off
 
 
 Ask = Callable[[], Notice | None]
 
 
 def asker(words: str) -> Ask:
-    """How to ask, by `CLOUD` or `CLOUD@PLACE`. What it raises means: nobody knows now."""
+    """A function that asks `CLOUD` or `CLOUD@PLACE`. If it raises, the answer is unknown for now."""
     cloud, _, place = words.partition("@")
     place = place or AT[cloud]
     if cloud == "mithril":
@@ -72,7 +72,7 @@ class _Aws:
                 {"X-aws-ec2-metadata-token": self._token},
             )
         except HTTPError as error:
-            if error.code == 401:  # it has had its time
+            if error.code == 401:  # it has expired
                 self._token = ""
             if error.code == 404:
                 return None
@@ -106,7 +106,7 @@ class _Azure:
         return Notice(min(found)) if found else None
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:
-        """Machines of one set hear of each other's ends too."""
+        """Machines in one set also hear of each other's ends."""
         if event.get("EventType") not in ("Preempt", "Terminate"):
             return False
         if not self._name:
@@ -116,12 +116,12 @@ class _Azure:
 
     def _deadline_s(self, event: Mapping[str, Any]) -> float:
         since_s = self._since_s.setdefault(str(event.get("EventId")), time.time())
-        not_before = event.get("NotBefore")  # empty once it has begun
+        not_before = event.get("NotBefore")  # empty once it has started
         return parsedate_to_datetime(not_before).timestamp() if not_before else since_s + AZURE_S
 
 
 def _mithril(path: Path) -> Notice | None:
-    """Lines of `key: value`; not there while nothing is to happen."""
+    """Lines of `key: value`; no file while nothing is due."""
     try:
         text = read_plain(path, below=path.parent, most_bytes=MOST_BYTES).decode(errors="replace")
         came_s = path.stat().st_mtime
@@ -129,7 +129,7 @@ def _mithril(path: Path) -> Notice | None:
         return None
     said = {key: value.strip("\"' ") for key, value in re.findall(r"(?m)^\s*(\w+)\s*:\s*(.+?)\s*$", text)}
     if said.get("instance_status") not in ("STATUS_PREEMPTING", "STATUS_RELOCATING"):
-        return None  # it is of another machine of the same order
+        return None  # for another machine of the same order
     end = said.get("end_time", "")
     return Notice(_moment(end) if end else came_s + MITHRIL_S, may_stay=True)
 
@@ -140,13 +140,13 @@ def _moment(text: str) -> float:
 
 
 def _object(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {**json.loads(text)}  # a TypeError where it is no object
+    found: dict[str, Any] = {**json.loads(text)}  # TypeError if it is not an object
     return found
 
 
 def _get(url: str, headers: Mapping[str, str], *, method: str = "GET") -> str:
-    # Never by a proxy: it would tell of its own machine.
-    asked = Request(url, headers=dict(headers), method=method)  # noqa: S310 - http, by the operator's word
+    # Never through a proxy, which would answer for its own machine.
+    asked = Request(url, headers=dict(headers), method=method)  # noqa: S310 - http, set by the operator
     with build_opener(ProxyHandler({})).open(asked, timeout=ANSWER_S) as answer:
         text: str = answer.read(MOST_BYTES).decode(errors="replace")
     return text

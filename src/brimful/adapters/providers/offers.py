@@ -1,11 +1,11 @@
-"""Offers from a CSV or TOML of one's own, or from the folder of a SkyPilot catalog.
+"""Offers from your own CSV or TOML, or from the folder of a SkyPilot catalog.
 
-A row that cannot be used is counted with its reason; one with a price that is no number is refused.
+An unusable row is counted with its reason; a price that is not a number is an error.
 
 Columns: provider, region, zone, instance_type, gpu_model, gpu_family, gpu_count, gpu_mem_gib,
 on_demand_usd_h, spot_usd_h (whole instance; empty: not offered), interruptions_per_hour (of spot, if known).
-SkyPilot's: InstanceType, AcceleratorName,
-AcceleratorCount, Price, SpotPrice, Region, AvailabilityZone, in CLOUD/vms.csv.
+SkyPilot's: InstanceType, AcceleratorName, AcceleratorCount, Price, SpotPrice, Region, AvailabilityZone, in
+CLOUD/vms.csv.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SKYPILOT = {
 }
 
 
-# What catalogs call a card without its memory or board: the one that clouds sell under that name.
+# Catalog names without memory size or board, and the card that clouds sell under that name.
 _MEANT = {
     "V100": "v100-sxm-16gb",
     "A100": "a100-sxm-40gb",
@@ -44,7 +44,7 @@ _MEANT = {
     "H100-NVLINK": "h100-sxm-80gb",
     "P100": "p100-pcie-16gb",
 }
-# Sold by auction alone: what they list is the price of the moment, and who is outbid has to leave.
+# Sold only by auction: they list the current price, and an outbid customer has to leave.
 _AUCTIONED = frozenset({"mithril"})
 
 UNKNOWN_GPU, SHARE, NO_PRICE = "unknown_gpu", "share", "no_price"  # why a row is left out
@@ -52,7 +52,7 @@ LeftOut = dict[str, dict[str, int]]  # reason -> GPU -> rows
 
 
 def read_offers(path: Path) -> tuple[list[Offer], LeftOut]:
-    """(offers, how many rows were left out, why, and of which GPU). A row may offer two prices."""
+    """(offers, number of rows left out by reason and GPU). A row may offer two prices."""
     offers: list[Offer] = []
     left_out: LeftOut = {}
 
@@ -71,7 +71,7 @@ def read_offers(path: Path) -> tuple[list[Offer], LeftOut]:
             continue
         gpus = _number(row.get("gpu_count") or "1", f"gpu_count of {where}")
         if not 1 <= gpus <= 1024 or gpus != int(gpus):
-            leave_out(SHARE, label)  # of a card: no whole instance
+            leave_out(SHARE, label)  # of a card: not a whole instance
             continue
         before = len(offers)
         rate = row.get("interruptions_per_hour")
@@ -79,7 +79,7 @@ def read_offers(path: Path) -> tuple[list[Offer], LeftOut]:
             if row.get(column):
                 price = _number(row[column], f"{column} of {where}")
                 if not 0 < price < 1_000_000:
-                    continue  # some catalogs write 0 where nothing is offered
+                    continue  # some catalogs write 0 for what is not offered
                 offers.append(
                     Offer(
                         provider=row.get("provider", ""),
@@ -144,7 +144,7 @@ def _toml(path: Path) -> Iterable[tuple[str, Mapping[str, str]]]:
 
 @cache
 def _gpu(model: str, family: str, memory_gib: str) -> str | None:
-    """The catalog's name: by model, then family, with the memory where the name alone is not enough."""
+    """The catalog's name: by model, then family, with the memory if the name alone is ambiguous."""
     gib = memory_gib.partition(".")[0]
     # "RTXA6000", "RTXPRO6000-WK", "RTX PRO Server 6000", "RTX-PRO-6000-CC": one card under many names.
     spaced = re.sub(r"(?i)^RTX[- ]?PRO(?:[- ]?Server)?[- ]?(\d{4}).*", r"RTX PRO \1", model)

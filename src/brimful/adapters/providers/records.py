@@ -1,8 +1,9 @@
-"""Recorded hours and prices for a forecast: what a file says, or a clear refusal.
+"""Recorded load and prices for a forecast, read from a file or refused with a clear reason.
 
-Load: a CSV (or .csv.gz) with a row an hour and a column `gpus_NAME` for each pool.
-Prices: a CSV with the columns instance_type, az, series; a series is `minutes:price` pairs with spaces
-between them, minutes since the one before (the first: since 1970), no price: not listed from then on.
+Load: a CSV (or .csv.gz) with a row per hour and a column `gpus_NAME` for each pool.
+Prices: a CSV with the columns instance_type, az, series; a series is `minutes:price` pairs separated by
+spaces. Minutes count from the previous pair (the first: from 1970); an empty price means not listed from then
+on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SkyPilot's API server, over HTTP: what we ask of it, and its answers as plain values.
+"""SkyPilot's API server over HTTP: our requests, and its answers as plain values.
 
-It answers every POST with a request id and carries the request out by itself; how that went is asked later.
-What it says of a machine's address is in a pickle, which is read here without importing or calling anything.
+It answers every POST with a request id and carries the request out by itself; we poll for the outcome. A
+machine's address comes in a pickle, which is read here without importing or calling anything.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from brimful.adapters.engines.ssh.command import ADDRESS
 from brimful.errors import WorldFailed
 from brimful.language import os_words, say, verbatim
 
-API_VERSION = 62  # of SkyPilot 0.14.1: a server that no longer speaks it refuses us with a reason
+API_VERSION = 62  # of SkyPilot 0.14.1: a server that no longer supports it refuses with a reason
 ANSWER_S = 30.0
 MOST_BYTES = 16 << 20
-SAID = 300  # characters of what it says that are passed on: the end, where the reason is
+SAID = 300  # characters of its message that we pass on: the end, where the reason is
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FIELDS = ("request_id", "name", "status", "created_at", "cluster_name")
@@ -35,7 +35,7 @@ _STRANGE = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 
 
 class Door(NamedTuple):
-    """How a machine is reached by ssh."""
+    """How to reach a machine by ssh."""
 
     host: str
     port: int
@@ -46,11 +46,11 @@ class Door(NamedTuple):
 class Cluster(NamedTuple):
     name: str
     status: str  # INIT, UP or STOPPED
-    door: Door | None  # None: not known yet, or none that ssh alone can open
+    door: Door | None  # None: not known yet, or not reachable by plain ssh
 
 
 class Asked(NamedTuple):
-    """A request that the server knows of."""
+    """A request known to the server."""
 
     request: str
     kind: str  # launch, down, ...
@@ -64,13 +64,13 @@ class Asked(NamedTuple):
 
 class _StaysHere(HTTPRedirectHandler):
     def redirect_request(self, *_asked: object) -> None:
-        """The token goes to this server alone."""
+        """The token goes only to this server."""
         return
 
 
 class SkyApi:
     def __init__(self, address: str, *, user: str, token_env: str = "") -> None:
-        """`user`: eight hex digits that own what we launch. `token_env`: the variable that holds a token."""
+        """`user`: eight hex digits that own what we launch. `token_env`: the variable with the token."""
         self.address, self._token_env = address.rstrip("/"), token_env
         self._env = {"SKYPILOT_USER_ID": user, "SKYPILOT_USER": "brimful"}
         self._opener = build_opener(ProxyHandler({}), _StaysHere())
@@ -91,7 +91,7 @@ class SkyApi:
         return str(found.get("version", "?")) if isinstance(found, dict) else "?"
 
     def clusters(self, prefix: str) -> list[Cluster]:
-        """Those whose name begins so, as the server last saw them: it looks again by itself every minute."""
+        """Clusters whose name starts so, as the server last saw them: it refreshes every minute."""
         request = self._post("/status", all_users=True, include_credentials=True)
         status, answer = self._ask(f"/api/get?{urlencode({'request_id': request})}")
         if status != 200:
@@ -103,15 +103,15 @@ class SkyApi:
             raise self._failed(str(error)) from error
 
     def requests(self, prefix: str) -> list[Asked]:
-        """Those under way for clusters whose name begins so."""
+        """Requests in progress for clusters whose name starts with the prefix."""
         return [each for each in self._requests() if each.cluster.startswith(prefix)]
 
     def requests_of(self, cluster: str) -> list[Asked]:
-        """All that it remembers of one cluster, the newest first."""
+        """Everything it remembers about one cluster, newest first."""
         return self._requests(("cluster_name", cluster), ("all_status", "true"))
 
     def why(self, request: str) -> str:
-        """What went wrong with a request that has ended."""
+        """What went wrong with a finished request."""
         _, answer = self._ask(f"/api/get?{urlencode({'request_id': request})}")
         return _reason(answer)
 
@@ -133,7 +133,7 @@ class SkyApi:
         except _STRANGE as error:
             raise self._failed(str(error)) from error
 
-    def _post(self, path: str, **body: Any) -> str:  # noqa: ANN401 - what JSON can say
+    def _post(self, path: str, **body: Any) -> str:  # noqa: ANN401 - JSON
         status, answer = self._ask(path, {"env_vars": self._env, "override_skypilot_config": {}, **body})
         if status != 200 or not isinstance(answer, str):
             raise self._failed(_reason(answer))
@@ -146,7 +146,7 @@ class SkyApi:
         return answer
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-        """The answer to a GET; to a POST, the id of the request that it has become."""
+        """The answer to a GET; for a POST, the id of the new request."""
         headers = {"X-SkyPilot-API-Version": str(API_VERSION), "Content-Type": "application/json"}
         if token := os.environ.get(self._token_env, "") if self._token_env else "":
             headers["Authorization"] = f"Bearer {token}"
@@ -179,7 +179,7 @@ def _told(error: HTTPError) -> Any:  # noqa: ANN401 - what the server says
 
 
 def _reason(answer: Any) -> str:  # noqa: ANN401 - what the server says
-    """The message of a request that failed, in one line without colours; or whatever else was said."""
+    """The message of a failed request, in one line without colours; or whatever else was said."""
     told: object = answer
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         try:
@@ -196,7 +196,7 @@ def _cluster(row: Mapping[str, Any]) -> Cluster:
 
 
 def _door(row: Mapping[str, Any]) -> Door | None:
-    """None for anything but a public address, a user and a key: this goes into a config of ssh."""
+    """None for anything but a public address, a user and a key: this goes into an ssh config."""
     with_key = row.get("credentials") or {}
     try:
         handle = _plain(base64.b64decode(row["handle"], validate=True))
@@ -215,7 +215,7 @@ def _door(row: Mapping[str, Any]) -> Door | None:
 
 
 class _Inert:
-    """Stands for every object of SkyPilot's: it keeps what it was given, and does nothing."""
+    """Stands in for every SkyPilot object: it keeps what it was given and does nothing."""
 
     def __init__(self, *_given: object) -> None:
         self.kept: object = None
@@ -229,10 +229,10 @@ class _Inert:
         self.kept = state
 
     def __setitem__(self, _key: object, _value: object) -> None:
-        """Of a dict with a class of its own."""
+        """For dict subclasses."""
 
     def append(self, _each: object) -> None:
-        """Of a list with a class of its own."""
+        """For list subclasses."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -241,7 +241,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _plain(data: bytes) -> Mapping[str, Any]:
-    """The fields of the object that was pickled."""
+    """The fields of the pickled object."""
     found = _Unpickler(io.BytesIO(data)).load()
     fields: Sequence[Any] | Mapping[str, Any] | None = getattr(found, "kept", None)
     if not isinstance(fields, dict):

@@ -1,10 +1,10 @@
-"""Machines of any cloud that SkyPilot knows, made and removed by its API server (decision 68).
+"""Machines of any cloud that SkyPilot supports, made and removed by its API server (decision 68).
 
-A node is a cluster of one machine whose name says whose it is: `brimful-DEPLOYMENT-NODE`. After a crash, what
-was asked for is found again by that name, among the API server's requests and its clusters; all that is kept
-here is how to reach what is up. A node is launched once: a launch that ended without a machine is a refusal,
-and the scheduler decides where to ask next. SkyPilot's own fail-over and recovery are not used: it is told
-one region and one instance type at a time.
+A node is a cluster of one machine whose name identifies its owner: `brimful-DEPLOYMENT-NODE`. After a crash,
+we find it again by that name among the API server's requests and clusters; all we store is how to reach
+machines that are up. A node is launched once: a launch that ended without a machine is a refusal, and the
+scheduler decides where to try next. SkyPilot's own failover and recovery are not used: it gets one region and
+one instance type at a time.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from brimful.scheduler.ports import Failures
 from brimful.specs.offer import Offer
 
 ADDRESS = "http://127.0.0.1:46580"  # where `sky api start` listens
-IDLE_S = 60.0  # between two looks while nothing of ours is there
+IDLE_S = 60.0  # between two looks while we have nothing there
 PLACE = re.compile(r"([a-z0-9]{2,20})/([A-Za-z0-9][A-Za-z0-9-]{0,40})")
-WITHOUT_SSH = frozenset({"kubernetes", "slurm", "ssh"})  # no machines with an address of their own
+WITHOUT_SSH = frozenset({"kubernetes", "slurm", "ssh"})  # no machines with separate addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkyPilotOptions(Reach):
     """Keys of a provider with `kind = "skypilot"`."""
 
-    infra: tuple[str, ...]  # CLOUD/REGION of each place to buy at: a site each
-    catalog: str = "~/.sky/catalogs/v8"  # SkyPilot's own: what it sells there, and for how much
-    token_env: str = ""  # variable of the server's environment with a service account token
+    infra: tuple[str, ...]  # CLOUD/REGION of each place to buy from: each is a site
+    catalog: str = "~/.sky/catalogs/v8"  # SkyPilot's own: what is sold there, and the prices
+    token_env: str = ""  # server environment variable with a service account token
     setup: str = ""  # shell commands that SkyPilot runs on a new machine
-    lead_s: int = 300  # how long a machine is expected to take until it is up
+    lead_s: int = 300  # how long a machine should take to come up
 
 
 class Seen(NamedTuple):
     """What the API server has of ours."""
 
     clusters: Mapping[str, Cluster]  # by node
-    active: Mapping[str, Sequence[Asked]]  # by node, requests under way
+    active: Mapping[str, Sequence[Asked]]  # by node, requests in progress
 
     def under_way(self, node: str, kind: str) -> list[str]:
         return [each.request for each in self.active.get(node, ()) if each.kind == kind]
 
     @property
     def nodes(self) -> set[str]:
-        """Those that are there, or on their way."""
+        """Those that exist or are being made."""
         launched = {node for node in self.active if self.under_way(node, "launch")}
         return {*self.clusters, *launched}
 
 
 class SkyPilotProvider:
     def __init__(self, name: str, options: SkyPilotOptions, folder: Path, address: str = "") -> None:
-        """`folder`: where it is kept how machines are reached."""
+        """`folder`: records how machines are reached."""
         self.name, self._options, self._folder = name, options, folder
         deployment = identity(folder)[:8]
         self._api = SkyApi(address or ADDRESS, user=deployment, token_env=options.token_env)
@@ -86,7 +86,7 @@ class SkyPilotProvider:
         return self._offers
 
     def _sold(self, read: Iterable[Offer]) -> Iterable[Offer]:
-        """Of each instance type in a region, the price of its dearest zone: SkyPilot may take any of them."""
+        """For each instance type in a region, the price of its most expensive zone: SkyPilot may pick any."""
         dearest: dict[tuple[str, str, bool], Offer] = {}
         for offer in read:
             place = f"{offer.provider}/{offer.region}"
@@ -118,13 +118,13 @@ class SkyPilotProvider:
     def _make(self, order: NodeOrdered, seen: Seen) -> None:
         node, cluster = order.node, seen.clusters.get(order.node)
         if seen.under_way(node, "launch"):
-            return  # one that takes too long is given back by the scheduler
+            return  # the scheduler gives back one that takes too long
         if cluster is None:
             if why := self._refusal(node):
                 raise CannotMake(why)
             self._launch(order)
         elif cluster.status != "UP" and not self._note(node).exists():
-            # Its launch ended on the way: the machine may be there, and is on somebody's bill.
+            # Its launch ended half-way: the machine may exist and be billed.
             self._end(node, seen)
             raise WorldFailed(self._refusal(node) or say("adapters.sky_not_up", node=node))
 
@@ -154,7 +154,7 @@ class SkyPilotProvider:
         self._api.launch(self._prefix + order.node, task)
 
     def _refusal(self, node: str) -> Said | None:
-        """Why its launch came to nothing; None: it was never launched, as far as the server remembers."""
+        """Why its launch failed; None: never launched, as far as the server remembers."""
         asked = self._api.requests_of(self._prefix + node)
         ended = next((each for each in asked if each.kind == "launch" and not each.is_active), None)
         if ended is None:
@@ -181,7 +181,7 @@ class SkyPilotProvider:
             return Made(node, "gone", int(time.time()), problem=say("adapters.sky_stopped", node=node))
         if cluster is None or not isinstance(at_s, int):
             return Made(node, "starting", 0)
-        if not kept.get("host"):  # never joins, and is given back for that
+        if not kept.get("host"):  # never joins, and is given back because of that
             return Made(node, "ready", at_s, problem=say("adapters.sky_no_door", node=node))
         return Made(node, "ready", at_s, address=node)
 
@@ -195,14 +195,14 @@ class SkyPilotProvider:
         return failed
 
     def _end(self, node: str, seen: Seen) -> None:
-        """Ask for what is under way to be given up, and for what is there to be removed."""
+        """Cancel what is in progress, and remove what exists."""
         if launches := seen.under_way(node, "launch"):
             self._api.cancel(launches)
         if node in seen.clusters and not seen.under_way(node, "down"):
             self._api.down(self._prefix + node)
 
     def _look(self) -> Seen:
-        # Requests first: a launch that ends in between is then still seen as one, or as its cluster.
+        # Requests first: a launch that ends in between is still seen, as a request or as its cluster.
         active: dict[str, list[Asked]] = {}
         for each in self._api.requests(self._prefix):
             active.setdefault(each.cluster.removeprefix(self._prefix), []).append(each)
@@ -213,14 +213,14 @@ class SkyPilotProvider:
 
     @property
     def config(self) -> Path:
-        """Of ssh, with a name for each machine that is up."""
+        """An ssh config with a name for each machine that is up."""
         return self._folder / "ssh_config"
 
     def _note(self, node: str) -> Path:
         return self._folder / f"{node}.json"
 
     def _keep_doors(self, seen: Seen) -> None:
-        """Once for each: since when it is up, and how it is reached."""
+        """Once per machine: since when it is up, and how to reach it."""
         with failing("adapters.cannot_keep_machines", folder=self._folder):
             before = {file.stem for file in self._folder.glob("*.json")}
             gone = before - seen.nodes
@@ -239,7 +239,7 @@ class SkyPilotProvider:
                 write_whole(self.config, "".join(map(self._host, nodes)), mode=0o600)
 
     def _host(self, node: str) -> str:
-        """Its host key is its own: another machine may get the same address tomorrow."""
+        """Each has its own host key: another machine may get the same address tomorrow."""
         kept = facts(self._note(node)) or {}
         if not kept.get("host"):
             return ""
@@ -266,7 +266,7 @@ class SkyPilotProvider:
 
 
 def _site(name: str, place: str) -> str:
-    """As its offers call it."""
+    """As its offers name it."""
     return f"{name}-{place.replace('/', '-')}".lower()
 
 

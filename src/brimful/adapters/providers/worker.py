@@ -1,7 +1,7 @@
-"""One worker for each provider: the loop never waits for a cloud.
+"""One worker per provider: the loop never waits for a cloud.
 
-What it says of a node is held back while an order for that node is on its way, or was carried out after the
-look: that a node is not there means nothing then.
+News of a node is held back while an order for it is in progress or was completed after the look: a missing
+node means nothing then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProviderWorker(Worker):
     """The scheduler's Provider port, answered from memory."""
 
     certain = CannotMake
-    again_s = 30.0  # what a cloud was asked for takes minutes
+    again_s = 30.0  # what a cloud is asked for takes minutes
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ProviderWorker(Worker):
         super().__init__(provider.name, tell=tell, permit=permit, clock=clock, silent_s=silent_s)
         self._provider = provider
         self._last: tuple[Sequence[Offer], Sequence[Made]] | None = None
-        self._asked = float("-inf")  # when it was last looked
+        self._asked = float("-inf")  # when it last looked
 
     @property
     def name(self) -> str:

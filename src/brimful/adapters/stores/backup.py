@@ -1,8 +1,8 @@
 """A database in one file, and back: every table as lines of JSON, each with its hash.
 
-The same file opens on SQLite and on PostgreSQL, and in a later brimful: it is restored with the schema it was
-made with and then upgraded like any older database. Who leads and snapshots are left out: the first is no
-longer true, the second is made again.
+The same file opens on SQLite and PostgreSQL, and in a later brimful: it is restored with the schema it was
+made with and then upgraded like any older database. The leader and snapshots are left out: the first is
+outdated, the second can be rebuilt.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from brimful.files import replacing
 from brimful.fleet.events import MALFORMED, from_record
 from brimful.language import Number, Quoted, os_words, say
 
-LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})  # the first: of older releases
+LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})  # alembic_version: from older releases
 MANIFEST = "manifest.json"
 ROWS = 5_000
 MAX_LINE_BYTES = 64 << 20
-# RuntimeError: flags that say encrypted, or packed in a way nobody knows.
+# RuntimeError: encrypted, or an unknown compression.
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 UNWRITABLE = (sa.exc.CompileError, sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError)
 
@@ -50,9 +50,9 @@ class Backup:
 
 
 def back_up(store: SqlStore, target: Path) -> tuple[Backup, int]:
-    """Write the whole database as it is at one moment, beside a running server; how many events it holds.
+    """Write the whole database as of one moment, beside a running server; returns how many events it holds.
 
-    Whole and verified, or not at all: it gets its name once it was restored into a scratch database.
+    Complete and verified, or not at all: it gets its name only after a restore into a scratch database.
     """
     half = target.with_name(f".{target.name}.half")
     try:
@@ -87,10 +87,10 @@ def read_manifest(source: Path) -> Backup:
 
 
 def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
-    """Fill an empty database in one transaction; what its log says, and when that ends.
+    """Fill an empty database in one transaction; returns what its log says, and when that ends.
 
-    It is checked against its hashes first. They can be right and the rows nonsense, so what was written is
-    read and folded before it is kept.
+    Its hashes are checked first. They can be right and the rows nonsense, so the result is read and folded
+    before it is committed.
     """
     made = read_manifest(source)
     if made.schema > SCHEMA_VERSION:
@@ -108,7 +108,7 @@ def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
         _check_empty(connection, where=store.where)
     _verify(source, made)
     with store.writing() as connection:
-        _check_empty(connection, where=store.where)  # still: a server may have been started meanwhile
+        _check_empty(connection, where=store.where)  # check again: a server may have been started meanwhile
         _empty(connection)
         prepare(connection, where=store.where, target=made.schema)
         found = schema_of(connection)
@@ -131,7 +131,7 @@ def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
 
 
 def verify(source: Path) -> int:
-    """Restore it into a scratch database, as a real restore would, and say how many events it holds."""
+    """Restore it into a scratch database, like a real restore, and return how many events it holds."""
     with tempfile.TemporaryDirectory(dir=source.parent, prefix=".verify-") as folder:
         store = SqlStore(f"sqlite:///{Path(folder) / 'scratch.db'}")
         try:
@@ -241,7 +241,7 @@ def _rows(source: Path, name: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _empty(connection: sa.Connection) -> None:
-    """An empty database of this brimful becomes one without tables, so that any schema can be made in it."""
+    """Drop the tables of an empty database, so that any schema can be created in it."""
     tables = sa.MetaData()
     tables.reflect(connection)
     tables.drop_all(connection)

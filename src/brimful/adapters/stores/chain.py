@@ -1,7 +1,7 @@
-"""A checksum over the whole log: each event's covers its own text and the checksum before it.
+"""A checksum over the whole log: each event's covers its own text and the previous checksum.
 
-So no event can be changed, left out or put in without every later one disagreeing. It finds what disks and
-people do; who can write the database can also write a new chain.
+So no event can be changed, removed or inserted without breaking every later one. It catches faults of disks
+and people; anyone who can write to the database can also write a new chain.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-BEGIN = ""  # what stands before the first
+BEGIN = ""  # before the first event
 
 
 def link(before: str, row: Any) -> str:  # noqa: ANN401 - a row of the events table, or what becomes one
@@ -20,7 +20,7 @@ def link(before: str, row: Any) -> str:  # noqa: ANN401 - a row of the events ta
 
 
 def linked(before: str | None, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows with their checksums, to be written after an event that has this one."""
+    """The rows with their checksums, to be appended after the event with this one."""
     chain = before or BEGIN
     for row in rows:
         chain = link(chain, row)
@@ -28,7 +28,7 @@ def linked(before: str | None, rows: Iterable[dict[str, Any]]) -> Iterator[dict[
 
 
 def first_wrong(rows: Iterable[Any], *, begins: int) -> int | None:
-    """The first event whose checksum is not what it must be; `begins`: the first that has one."""
+    """The first event with a wrong checksum; `begins`: the first event that has one."""
     chain = BEGIN
     for row in rows:
         if row["seq"] < begins:

@@ -1,9 +1,9 @@
-"""Who acts: one server at a time, and a deposed one writes nothing.
+"""Leader election: one server acts at a time, and a deposed one writes nothing.
 
-The holder moves a counter while it lives. Whoever else wants to lead watches it on a clock of its own, and
-takes over, with the next token, when it has stood still for longer than the holder may act without moving it.
-So no two clocks are compared, and none that can be set back is read. A holder that is seen to be dead (its
-process is gone from this machine) is not waited for.
+The leader increments a counter while it lives. Other servers watch the counter on their own clocks and take
+over, with the next token, once it has stood still for longer than the leader may act without incrementing it.
+So no two clocks are compared, and none that can be set back is read. If the leader is known to be dead (its
+process on this machine is gone), nobody waits.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from brimful.adapters.stores.sql import LEADER, LostLead, SqlStore
 from brimful.fleet.events import Event
 from brimful.language import say
 
-LEASE_S = 5.0  # a holder that has not moved the counter for so long may not act
-MARGIN_S = 0.5  # and is waited for a little longer
+LEASE_S = 5.0  # a leader that has not moved the counter for this long may not act
+MARGIN_S = 0.5  # others wait a little longer
 
 
 class Leadership:
-    """This server's standing. `seek` is called every second or two; everything else only reads."""
+    """This server's role. `seek` is called every second or two; everything else only reads."""
 
     def __init__(
         self, store: SqlStore, *, lease_s: float = LEASE_S, clock: Callable[[], float] = awake_s
@@ -39,7 +39,7 @@ class Leadership:
         self._lock = threading.Lock()
         self._token: int | None = None
         self._until = 0.0
-        self._seen: tuple[tuple[int, int], float] | None = None  # the holder's counter, and since when
+        self._seen: tuple[tuple[int, int], float] | None = None  # the leader's counter, and since when
         self._me = json.dumps({"machine": _machine(), "pid": os.getpid(), "born": born(os.getpid())})
 
     @property
@@ -48,24 +48,24 @@ class Leadership:
 
     @property
     def token(self) -> int:
-        """Ours, while we may act."""
+        """Our token, while we may act."""
         token = self._token
         if token is None or self._clock() >= self._until:
             raise LostLead(say("adapters.does_not_lead"))
         return token
 
     def seek(self) -> bool:
-        """Say that we still live, or try to take over; whether we lead now."""
+        """Renew our lead, or try to take over; returns whether we lead now."""
         with self._lock:
             asked = self._clock()
-            # A power cut ends whoever leads: nothing of this need survive it.
+            # A power cut also ends the leader, so none of this must survive it.
             with self.store.writing(flushed=False) as connection:
                 token = self._sought(connection)
             self._token, self._until = token, asked + self._lease_s
             return token is not None
 
     def give_back(self) -> None:
-        """Let the next one begin at once."""
+        """Let the next server start at once."""
         with self._lock:
             if self._token is None:
                 return
@@ -104,7 +104,7 @@ class Leadership:
 
 
 class FencedStore:
-    """The log, as the leader writes it: with its token."""
+    """The log as the leader writes it: with its token."""
 
     def __init__(self, store: SqlStore, leadership: Leadership) -> None:
         self._store, self._leadership = store, leadership
@@ -117,16 +117,16 @@ class FencedStore:
 
 
 def _machine() -> str:
-    """This boot of this machine, and the namespace its pids belong to; empty where that cannot be told."""
+    """This boot of this machine and the namespace of its pids; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a link to no path
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the link's target is not a path
     except OSError:
         return ""
 
 
 def _is_dead(holder: str) -> bool:
-    """Whether its process was here and is gone; one of another machine is never called dead."""
+    """Whether its process was on this machine and is gone; never true for another machine."""
     try:
         who = json.loads(holder)
         machine, pid, birth = who["machine"], int(who["pid"]), who["born"]

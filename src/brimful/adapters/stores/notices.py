@@ -1,4 +1,4 @@
-"""Who wants to be told of what, and what is still to be told: beside the log, which holds no addresses."""
+"""Notification rules and the delivery queue, stored beside the log, which holds no addresses."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from brimful.adapters.stores.schema import notify_queue as _queue
 from brimful.adapters.stores.schema import notify_rules as _rules
 from brimful.adapters.stores.sql import SqlStore
 
-PLACE = "notify_seq"  # events up to this one have been looked at
-MONTH = "audit_month"  # months up to this second have been told of
+PLACE = "notify_seq"  # events up to this one are processed
+MONTH = "audit_month"  # months up to this second have been reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyRule:
     rule: str
-    owner: str  # whose jobs; empty: all of the tenant's
+    owner: str  # whose jobs; empty: all jobs of the tenant
     tenant: str  # "*": all
     target: str  # https://…, http://… or mailto:…
-    kinds: str  # with commas between
-    secret: str  # signs what goes to a webhook
+    kinds: str  # comma-separated
+    secret: str  # signs webhook deliveries
     created_s: int
 
     def wants(self, *, kind: str, tenant: str, user: str) -> bool:
@@ -38,7 +38,7 @@ class NotifyRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    note: str  # its id: who is told twice can tell
+    note: str  # its id, to recognise a second delivery
     rule: str
     body: str  # JSON
     tries: int
@@ -62,7 +62,7 @@ class NotifyStore:
             connection.execute(_rules.insert(), asdict(rule))
 
     def remove(self, rule: str) -> None:
-        """And what was still to be told by it."""
+        """Also drops its queued notices."""
         with self._store.writing() as connection:
             connection.execute(_queue.delete().where(_queue.c.rule == rule))
             connection.execute(_rules.delete().where(_rules.c.rule == rule))
@@ -70,14 +70,14 @@ class NotifyStore:
     # -- what is to be told ----------------------------------------------------------------------------
 
     def place(self, *, first: int) -> int:
-        """Up to where the log was looked at; a server that never looked begins at `first`."""
+        """How far the log has been processed; a new server starts at `first`."""
         with self._store.writing() as connection:
             keep_first(connection, key=PLACE, value=str(first))
             wanted = sa.select(_meta.c.value).where(_meta.c.key == PLACE)
             return int(connection.execute(wanted).scalar_one())
 
     def take_in(self, notes: Sequence[Queued], *, seq: int) -> None:
-        """All of them and the new place, or neither: nothing is left out by a crash, nor queued twice."""
+        """All of them and the new position, or neither: a crash neither drops nor duplicates a notice."""
         with self._store.writing() as connection:
             known = sa.select(_queue.c.note).where(_queue.c.note.in_([each.note for each in notes]))
             there = set(connection.execute(known).scalars())
@@ -86,7 +86,7 @@ class NotifyStore:
             connection.execute(_meta.update().where(_meta.c.key == PLACE).values(value=str(seq)))
 
     def month_told(self, *, first: int) -> int:
-        """Up to which month everybody was told of it; a server that never told begins at `first`."""
+        """The last month that was reported; a new server starts at `first`."""
         with self._store.writing() as connection:
             keep_first(connection, key=MONTH, value=str(first))
             wanted = sa.select(_meta.c.value).where(_meta.c.key == MONTH)
@@ -100,7 +100,7 @@ class NotifyStore:
             connection.execute(_meta.update().where(_meta.c.key == MONTH).values(value=str(month_s)))
 
     def due(self, now_s: int, *, limit: int, each: int = 1 << 30) -> list[Queued]:
-        """The oldest first; of one tenant at most `each`: nobody keeps the others waiting."""
+        """Oldest first; at most `each` per tenant, so that none blocks the others."""
         place = sa.func.row_number().over(partition_by=_rules.c.tenant, order_by=_queue.c.next_s)
         waiting = (
             sa.select(_queue, place.label("place"))
@@ -123,7 +123,7 @@ class NotifyStore:
             connection.execute(change.values(tries=tries, next_s=next_s, is_dead=is_dead))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """By rule: how many wait, and how many nobody took."""
+        """By rule: how many are waiting, and how many were given up."""
         wanted = sa.select(_queue.c.rule, _queue.c.is_dead, sa.func.count()).group_by(
             _queue.c.rule, _queue.c.is_dead
         )
@@ -135,7 +135,7 @@ class NotifyStore:
         return found
 
     def forget_dead(self, *, before_s: int) -> int:
-        """Drop what nobody took, if its last try was before; how many there were."""
+        """Drop given-up notices whose last try was before then; returns how many."""
         old = sa.and_(_queue.c.is_dead.is_(True), _queue.c.next_s < before_s)
         with self._store.writing() as connection:
             return connection.execute(_queue.delete().where(old)).rowcount

@@ -1,4 +1,4 @@
-"""Jobs that have left memory: a row each, whole enough to answer every question about them."""
+"""Jobs that have left memory: one row each, complete enough to answer every question about them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def past_job_row(past: PastJob) -> dict[str, Any]:
 
 
 def _plain(noun: Any) -> dict[str, Any]:  # noqa: ANN401 - a state, its job or a lease
-    """What `asdict` gives, without its copies."""
+    """Like `asdict`, without its copies."""
     body = {name: getattr(noun, name) for name in _NAMES[type(noun)]}
     for name in _REASONS.intersection(body):
         body[name] = as_record(body[name])
@@ -53,7 +53,7 @@ def past_job_from(row: sa.Row[Any]) -> PastJob:
 
 
 def _lease_from(body: dict[str, Any]) -> Lease:
-    """JSON knows only lists."""
+    """JSON has only lists."""
     body["gpus"], body["exit_codes"] = tuple(body["gpus"]), tuple(body.get("exit_codes", ()))
     body["before"] = tuple((end_s, speed) for end_s, speed in body.get("before", ()))
     for name in ("rest", "runs_on"):

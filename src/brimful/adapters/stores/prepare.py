@@ -1,4 +1,4 @@
-"""Make the tables of a new database, or bring those of an older brimful up to date."""
+"""Create the tables of a new database, or upgrade those of an older brimful."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from brimful.adapters.stores.schema import SCHEMA_VERSION, events, members, meta
 from brimful.errors import WorldFailed
 from brimful.language import say
 
-CHAINED = 5  # the schema since which events have checksums
+CHAINED = 5  # the first schema with checksums on events
 CHAIN_BEGINS = "chain_begins"  # in `brimful`: the first event that has one
 USERS_SINCE = 6
-ROLES = ("viewer", "submitter", "admin", "operator")  # as they were then
-# Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
+ROLES = ("viewer", "submitter", "admin", "operator")  # as they were in that schema
+# Held while the tables are created: two PostgreSQL sessions that create the same table collide.
 PREPARING = 0x6272696D66756C  # "brimful"
 
 
 def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSION) -> None:
-    """All in the caller's transaction: an upgrade that fails leaves the database as it was."""
+    """All in the caller's transaction: a failed upgrade leaves the database unchanged."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(PREPARING)))
     found = schema_of(connection)
@@ -33,26 +33,26 @@ def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSI
 
 
 def schema_of(connection: sa.Connection) -> int:
-    """0: there is nothing yet."""
+    """0: an empty database."""
     if not sa.inspect(connection).has_table(meta.name):
         return 0
     return int(connection.execute(sa.select(meta.c.value).where(meta.c.key == "schema")).scalar_one())
 
 
 def keep_first(connection: sa.Connection, *, key: str, value: str) -> None:
-    """Both databases understand this; of two who come first at once, one row stays."""
+    """Works on both databases; if two writers race, one row stays."""
     statement = sa.text("INSERT INTO brimful (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
     connection.execute(statement, {"key": key, "value": value})
 
 
 def _upgrade(connection: sa.Connection, target: int) -> None:
-    """Tables are added; a schema that changes or fills one does so in a step of its own, by its number."""
+    """Adds tables; a schema that changes or fills one has a separate step here, by number."""
     wanted = [table for table in metadata.sorted_tables if table.info["since"] <= target]
     metadata.create_all(connection, tables=wanted)
     if target >= CHAINED:
         if "chain" not in {column["name"] for column in sa.inspect(connection).get_columns(events.name)}:
             connection.execute(sa.text("ALTER TABLE events ADD COLUMN chain VARCHAR(64)"))
-        # Events from before have no checksum; those after must have one.
+        # Earlier events have no checksum; later ones must.
         end = connection.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0
         keep_first(connection, key=CHAIN_BEGINS, value=str(end + 1))
     keep_first(connection, key="schema", value=str(target))
@@ -60,7 +60,7 @@ def _upgrade(connection: sa.Connection, target: int) -> None:
 
 
 def _users_of_tokens(connection: sa.Connection) -> None:
-    """Until then a token had a name and no user: whoever it was named for is one, with the roles it gave."""
+    """Tokens used to have a name but no user: each name becomes a user with the roles of its tokens."""
     wanted = sa.select(tokens).where(tokens.c.kind == "token", tokens.c.revoked_s.is_(None))
     made: dict[str, int] = {}
     roles: dict[tuple[str, str], str] = {}

@@ -1,15 +1,15 @@
-"""The tables of a brimful database. `since`: the schema that brought each, for databases of an older one."""
+"""The tables of a brimful database. `since`: the schema version that introduced each, for upgrades."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-# A database says its own in `brimful`, so that one written by a newer brimful is refused by any older one.
+# Stored in `brimful`, so that an older brimful refuses a database of a newer one.
 SCHEMA_VERSION = 6
 
 metadata = sa.MetaData()
 
-# The log. Its primary key is an event's place in it, so that of two writers who mean to be next one is.
+# The log. Its primary key is an event's position, so that only one of two racing writers succeeds.
 events = sa.Table(
     "events",
     metadata,
@@ -31,14 +31,14 @@ meta = sa.Table(
     info={"since": 1},
 )
 
-# One row. Whoever holds the newest token acts; `beat` moves while its holder lives.
+# One row. The holder of the newest token acts; `beat` moves while its holder lives.
 leader = sa.Table(
     "leader",
     metadata,
     sa.Column("name", sa.String(40), primary_key=True),
     sa.Column("token", sa.BigInteger, nullable=False),
     sa.Column("beat", sa.BigInteger, nullable=False),
-    sa.Column("holder", sa.Text, nullable=False),  # empty: it was given back
+    sa.Column("holder", sa.Text, nullable=False),  # empty: given back
     info={"since": 2},
 )
 
@@ -52,7 +52,7 @@ snapshots = sa.Table(
     info={"since": 2},
 )
 
-# Jobs that are over and have left memory, as the fold had them.
+# Finished jobs that have left memory, as the fold had them.
 past_jobs = sa.Table(
     "past_jobs",
     metadata,
@@ -65,7 +65,7 @@ past_jobs = sa.Table(
     info={"since": 2},
 )
 
-# Who may come in. A token's secret is its holder's; here is its SHA-256.
+# Credentials. Only the holder has a token's secret; this is its SHA-256.
 tokens = sa.Table(
     "tokens",
     metadata,
@@ -82,7 +82,7 @@ tokens = sa.Table(
     info={"since": 3},
 )
 
-# Who people are, and the role each has in a team; team "*" is the organisation. A token's `name` is its user.
+# Users, and each user's role in a team; team "*" is the organisation. A token's `name` is its user.
 users = sa.Table(
     "users",
     metadata,
@@ -118,12 +118,12 @@ audit = sa.Table(
     info={"since": 3},
 )
 
-# Who is told of what, and where. `secret` signs a webhook, so it must be readable here.
+# Who is notified of what, and where. `secret` signs a webhook, so it must be stored in clear.
 notify_rules = sa.Table(
     "notify_rules",
     metadata,
     sa.Column("rule", sa.String(32), primary_key=True),
-    sa.Column("owner", sa.String(100), nullable=False),  # whose jobs; empty: all of the tenant's
+    sa.Column("owner", sa.String(100), nullable=False),  # whose jobs; empty: all jobs of the tenant
     sa.Column("tenant", sa.String(60), nullable=False),  # "*": all
     sa.Column("target", sa.String(2000), nullable=False),
     sa.Column("kinds", sa.String(200), nullable=False),
@@ -132,7 +132,7 @@ notify_rules = sa.Table(
     info={"since": 4},
 )
 
-# What is still to be told. A row goes once it was taken; one that nobody takes stays, marked dead.
+# Pending notices. A row is deleted once delivered; one that nobody accepts stays, marked dead.
 notify_queue = sa.Table(
     "notify_queue",
     metadata,

@@ -1,7 +1,7 @@
-"""The fold of a log's beginning, kept so that a start reads only what came after.
+"""The fold of the start of a log, stored so that a server start reads only what came after.
 
-A snapshot is a cache in the form of a pickle. It is opened by an unpickler that knows the nouns of `fleet`
-and `market` and refuses every other name, and only by the code that wrote it: any other folds the log again.
+A snapshot is a cache in the form of a pickle. Its unpickler knows the classes of `fleet` and `market` and
+refuses every other name. Only the code that wrote it can read it; any other version folds the log again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from brimful.scheduler.ports import Store
 
 log = logging.getLogger("brimful")
 
-KEEP = 5_000  # jobs that are over and stay in memory
+KEEP = 5_000  # finished jobs that stay in memory
 TRANSFERS = 5_000
 EVERY = 10_000  # events between two snapshots
 ROOMS = (brimful.fleet, brimful.market)
@@ -36,26 +36,26 @@ PLAIN = {("collections", "deque"), ("builtins", "set"), ("builtins", "frozenset"
 
 class KeepsSnapshots(Store, Protocol):
     def end(self) -> int:
-        """How many events there are."""
+        """The number of events."""
 
     def snapshot(self, code: str) -> tuple[int, bytes] | None:
-        """The newest one that this code can read."""
+        """The newest snapshot that this code can read."""
 
     def keep_snapshot(
         self, seq: int, code: str, body: bytes, *, left: Sequence[PastJob], fence: int | None = None
     ) -> None:
-        """Write the snapshot and the jobs it no longer holds in one go; `fence` as the leader's token."""
+        """Write the snapshot and the jobs it drops in one transaction; `fence`: the leader's token."""
 
 
 class Fold:
-    """Fleet, ledger and bills after the same events, with history out of memory."""
+    """Fleet, ledger and bills after the same events, with old jobs moved out of memory."""
 
     def __init__(self) -> None:
         self.fleet = Fleet(keep=KEEP)
         self.ledger = Ledger()
         self._invoices = Invoices(self.ledger)
-        self.bills = Sums("team", "user", "site", "gpu", "day")  # of jobs there are too many
-        self.spent: dict[str, int] = {}  # of the jobs in `fleet.leaving`
+        self.bills = Sums("team", "user", "site", "gpu", "day")  # too many jobs for a dimension
+        self.spent: dict[str, int] = {}  # by job, for the jobs in `fleet.leaving`
 
     def apply(self, event: Any) -> None:  # noqa: ANN401 - any event
         before = len(self.fleet.leaving)
@@ -68,7 +68,7 @@ class Fold:
                 self.ledger.forget_transfers(keep=TRANSFERS)
 
     def let_go(self, *, by_seq: int) -> list[PastJob]:
-        """The jobs that had left memory by this event: from now on somebody else keeps them."""
+        """The jobs that had left memory by this event: from now on the caller keeps them."""
         gone = [name for name, left in self.fleet.leaving.items() if left.seq <= by_seq]
         return [
             PastJob(state=self.fleet.leaving.pop(name).state, spent_microusd=self.spent.pop(name))
@@ -77,23 +77,23 @@ class Fold:
 
 
 def load(store: KeepsSnapshots) -> Fold:
-    """The newest snapshot's fold, or an empty one where there is none that this code can read."""
+    """The fold of the newest readable snapshot, or an empty one."""
     found = store.snapshot(code_id())
     if found is None:
         return Fold()
     try:
         fold: Fold = _Unpickler(io.BytesIO(zlib.decompress(found[1]))).load()
         assert fold.fleet.seq == found[0], "a snapshot says how far it goes"
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is only a cache
+    except Exception as error:  # noqa: BLE001 - only a cache, whatever is wrong with it
         log.warning("the snapshot at event %d is damaged (%s); the log is folded anew", found[0], error)
         return Fold()
     return fold
 
 
 def advance(store: KeepsSnapshots, *, fence: int | None = None, at_least: int = EVERY) -> int:
-    """Write a new snapshot if so many events came after the last; the number of events it took in.
+    """Write a new snapshot if enough events came after the last one; returns how many events it covers.
 
-    It folds on from the last snapshot by itself, so that nobody who runs on the fold has to wait for it.
+    It continues from the last snapshot by itself, so that users of the live fold do not wait for it.
     """
     found = store.snapshot(code_id())
     start, end = (0 if found is None else found[0]), store.end()
@@ -116,7 +116,7 @@ def dump(fold: Fold) -> bytes:
 
 @cache
 def code_id() -> str:
-    """Which code wrote it: any change of the nouns makes another."""
+    """Identifies the code that wrote it: any change to the classes changes it."""
     digest = hashlib.sha256()
     for room in ROOMS:
         for path in sorted(Path(room.__path__[0]).rglob("*.py")):

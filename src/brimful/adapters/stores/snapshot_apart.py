@@ -1,7 +1,7 @@
-"""A snapshot made by a process of its own.
+"""A snapshot made in a separate process.
 
-Folding and packing the state takes a second of CPU and more. In the server that second would be taken from
-whoever asks and from the loop, since the threads of one Python process take turns.
+Folding and packing the state takes a second of CPU or more. In the server, requests and the loop would lose
+that second, since threads of one Python process take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brimful.adapters.stores.snapshot import advance
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError
 
-NICE = 10  # the loop has -10, where the server may
+NICE = 10  # the loop has -10, if the server may set it
 TIMEOUT_S = 3600.0  # a log of ten million events takes minutes
 
 
@@ -27,7 +27,7 @@ class Apart:
 
     def advance(self, store: SqlStore, *, fence: int, at_least: int) -> str:
         """What went wrong; empty: nothing."""
-        # By standard input: the URL may hold a password, and command lines are everybody's to read.
+        # On standard input: the URL may contain a password, and anyone can read command lines.
         asked = [store.engine.url.render_as_string(hide_password=False), fence, at_least]
         command = [sys.executable, "-P", "-m", __name__]
         self._process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Apart:
             self.close()
 
     def close(self) -> None:
-        """It is only a cache: whoever stops the server need not wait for it."""
+        """It is only a cache, so a stopping server need not wait for it."""
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()

@@ -1,8 +1,8 @@
 """The event log in SQLite (WAL) or PostgreSQL, by URL, and the tables folded from it.
 
-The log is only ever added to. Its primary key is the event's place in it, so two writers who both mean to be
-next collide in the database, and exactly one of them is. A leader's writes also carry its token, which is
-checked in the same transaction: one that was deposed, and has not noticed, writes nothing.
+The log is append-only. Its primary key is the event's position, so two writers who both want to be next
+collide in the database and exactly one succeeds. A leader's writes also carry its token, checked in the same
+transaction: a deposed leader that has not noticed writes nothing.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import MALFORMED, Event, from_record, to_record
 from brimful.language import Quoted, Sentence, say, verbatim
 
-CHUNK = 10_000  # events read at once: a long log is folded piece by piece
+CHUNK = 10_000  # events per read: a long log is folded piece by piece
 SNAPSHOTS_KEPT = 2
 CONNECT_S = 5
-BUSY_MS = 5000  # how long to wait for a lock that another holds
+BUSY_MS = 5000  # how long to wait for a lock
 PAGE_BYTES = 4096
-# 40 MB: a writer moves the log itself only where nobody has done so beside it. It grows beyond that while
-# somebody reads for long, a backup for instance, and is cut to it again by the first write after that.
+# 40 MB: a writer checkpoints the WAL itself only if no one else has. It grows beyond that during a long read,
+# such as a backup, and the first write after that truncates it again.
 MAX_WAL_PAGES = 10_000
-# What was acknowledged survives a power cut. The rest is in the system's hands at once, which outlives this
-# process, and is flushed with the next write of the first kind, or by the next checkpoint.
+# Acknowledged writes survive a power cut. Others are handed to the operating system at once, which outlives
+# this process, and are flushed with the next flushed write or the next checkpoint.
 FLUSHED, NOT_FLUSHED = "PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"
 IMMEDIATE = "BEGIN IMMEDIATE"
-LEADER = "loop"  # the one thing there is to lead
+LEADER = "loop"  # the only thing to lead
 _TEXT = [column for column in _events.c if column.name != "chain"]
 _ADD = _events.insert()
 _LAST = sa.select(_events.c.seq, _events.c.chain).order_by(_events.c.seq.desc()).limit(1)
-# What SQLite says of a file whose pages make no sense.
+# What SQLite says about a file whose pages make no sense.
 CORRUPT = ("malformed", "not a database", "corrupt")
 
 
 class LostLead(WorldFailed):
-    """Another server acts now. What this one wanted to write was not written."""
+    """Another server leads now. This one's write was not made."""
 
     code = "lost_lead"
 
@@ -64,9 +64,9 @@ class SqlStore:
     def __init__(self, url: str) -> None:
         self.where = _shown(url)
         try:
-            # A connection that a server has closed meanwhile is noticed before it is used.
+            # Detect a connection that the server has closed before it is used.
             is_far = not url.startswith("sqlite")
-            # A PostgreSQL that does not answer is an error, not a wait without end.
+            # A PostgreSQL that does not answer is an error, not an endless wait.
             limits = {"connect_timeout": CONNECT_S} if url.startswith("postgresql") else {}
             self.engine = sa.create_engine(url, pool_pre_ping=is_far, connect_args=limits)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
@@ -96,11 +96,11 @@ class SqlStore:
         return [self._event(row) for row in self._rows(seq, CHUNK)]
 
     def records(self, seq: int, limit: int) -> list[dict[str, Any]]:
-        """Events as they were written: seq, at_s, kind, version, and the body as JSON has it."""
+        """Events as written: seq, at_s, kind, version, and the body as JSON."""
         return [{**row._mapping, "body": json.loads(row.body)} for row in self._rows(seq, limit)]
 
     def check_chain(self) -> tuple[int, Sentence | None]:
-        """How many events have a checksum, and the first whose checksum is wrong."""
+        """How many events have a checksum, and the first with a wrong one."""
         with self.reading() as connection:
             found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == CHAIN_BEGINS)).scalar()
             begins, end = int(found or 1), connection.execute(_LAST).scalar() or 0
@@ -110,7 +110,7 @@ class SqlStore:
         return max(0, end - begins + 1), None if wrong is None else say("adapters.chain_broken", seq=wrong)
 
     def check_file(self) -> Sentence | None:
-        """What SQLite finds wrong with its own file; PostgreSQL looks after its own."""
+        """What SQLite finds wrong with its file; PostgreSQL takes care of its own."""
         if self.engine.dialect.name != "sqlite":
             return None
         with self.reading() as connection:
@@ -118,7 +118,7 @@ class SqlStore:
         return None if found == "ok" else verbatim(found[:200])
 
     def end(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         with self.reading() as connection:
             return connection.execute(sa.select(sa.func.max(_events.c.seq))).scalar() or 0
 
@@ -155,7 +155,7 @@ class SqlStore:
     # -- what is folded from it ------------------------------------------------------------------------
 
     def snapshot(self, code: str) -> tuple[int, bytes] | None:
-        """The newest one that this code can read."""
+        """The newest snapshot that this code can read."""
         wanted = sa.select(_snapshots.c.seq, _snapshots.c.body).where(_snapshots.c.code == code)
         with self.reading() as connection:
             row = connection.execute(wanted.order_by(_snapshots.c.seq.desc()).limit(1)).first()
@@ -169,7 +169,7 @@ class SqlStore:
     def keep_snapshot(
         self, seq: int, code: str, body: bytes, *, left: Sequence[PastJob], fence: int | None = None
     ) -> None:
-        """Write the snapshot and the jobs it no longer holds in one go; older snapshots go."""
+        """Write the snapshot and the jobs it no longer holds in one transaction; deletes older snapshots."""
         serials, rows = [each.state.serial for each in left], [past_job_row(each) for each in left]
         with self.writing() as connection:
             if fence is not None:
@@ -190,7 +190,7 @@ class SqlStore:
         return None if row is None else self._past_job(row)
 
     def past_tenants(self, names: Collection[str]) -> dict[str, str]:
-        """Whose they are, of those jobs that are in the table."""
+        """The tenants of those jobs that are in the table."""
         wanted = sa.select(_past_jobs.c.job, _past_jobs.c.tenant).where(_past_jobs.c.job.in_(names))
         with self.reading() as connection:
             return {row.job: row.tenant for row in connection.execute(wanted)}
@@ -216,7 +216,7 @@ class SqlStore:
     # -- the database ----------------------------------------------------------------------------------
 
     def claim(self, owner: str, *, folder: Path) -> None:
-        """Take the log for the engine folder with this id, or refuse: it may belong to one folder only.
+        """Bind the log to the engine folder with this id, or refuse: it may belong to only one folder.
 
         A second folder sees none of the first one's processes, and would start its jobs again and hand out
         its GPUs.
@@ -244,9 +244,9 @@ class SqlStore:
 
     @contextmanager
     def writing(self, *, flushed: bool = True) -> Iterator[sa.Connection]:
-        """A transaction that nobody else writes beside; all of it or nothing.
+        """An exclusive write transaction; all of it or nothing.
 
-        `flushed`: it survives a power cut too. Those that follow wait while that is done.
+        `flushed`: it also survives a power cut. Later writers wait for the flush.
         """
         writer = self._writer if flushed else self._soft_writer
         with self._turn(), self._failing_clearly(), writer.begin() as connection:
@@ -254,10 +254,10 @@ class SqlStore:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Threads take turns here: SQLite has them try again after longer and longer sleeps.
+        """Threads queue here, because SQLite would make them retry after longer and longer sleeps.
 
-        Who has just written comes after whoever is next. Whose turn does not come in time asks SQLite all the
-        same, which knows how to say so.
+        A thread that has just written goes to the back. One whose turn does not come in time asks SQLite
+        anyway, which reports the timeout.
         """
         if self.engine.dialect.name != "sqlite":
             yield
@@ -273,9 +273,9 @@ class SqlStore:
                 self._now.release()
 
     def ping(self) -> None:
-        """WorldFailed where the database does not answer, or its file is no longer the one that was opened.
+        """WorldFailed if the database does not answer, or its file is no longer the one that was opened.
 
-        SQLite goes on writing to a file that was deleted: all of that would be lost.
+        SQLite keeps writing to a deleted file: all of that would be lost.
         """
         with self.reading() as connection:
             connection.execute(_LAST).first()
@@ -283,12 +283,12 @@ class SqlStore:
             raise WorldFailed(say("adapters.database_gone", where=self.where), code="database_gone")
 
     def checkpoint(self) -> None:
-        """Move SQLite's write-ahead log into its file, so that no writer has to: that takes several flushes.
+        """Checkpoint SQLite's write-ahead log, so that no writer has to: that takes several flushes.
 
-        Keeps nobody waiting. What somebody still reads stays in the log until the next time.
+        Blocks nobody. What is still being read stays in the WAL until the next time.
         """
         if self.engine.dialect.name == "sqlite":
-            outside = self.engine.execution_options(brimful_begins=())  # of any transaction
+            outside = self.engine.execution_options(brimful_begins=())  # outside any transaction
             with self._failing_clearly(), outside.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -305,7 +305,7 @@ class SqlStore:
         return rows
 
     def _check_fence(self, connection: sa.Connection, token: int) -> None:
-        """The row stays locked until the write is through, so that nobody takes over in between."""
+        """The row stays locked until the write commits, so that nobody takes over in between."""
         wanted = sa.select(_leader.c.token).where(_leader.c.name == LEADER).with_for_update()
         found = connection.execute(wanted).scalar()
         if found != token:
@@ -337,25 +337,25 @@ class SqlStore:
 
 
 def _make_private(url: sa.URL) -> None:
-    """The log holds commands and names of jobs: its file and those beside it are the owner's."""
+    """The log contains commands and names of jobs, so only the owner may read its files."""
     name = url.database or ""
     if not name or ":memory:" in name or url.query.get("mode") == "memory":
         raise BadInput(say("adapters.database_in_memory"), code="database_in_memory")
     if name.startswith("file:"):
-        return  # SQLite's own way to write a path; whoever uses it has looked after the file
+        return  # SQLite's own path syntax; the user of it takes care of the file
     path = Path(name)
-    # Whatever is wrong with the path, opening the database says it better.
+    # Whatever is wrong with the path, opening the database reports it better.
     with contextlib.suppress(OSError):
         path.touch(mode=0o600)
         path.chmod(0o600)
 
 
 def _file_id(url: sa.URL) -> tuple[int, int] | None:
-    """Which file that is, by its number on its disk; None where it is none of ours to look at."""
+    """Identifies the file by its inode; None if there is no local file to look at."""
     if not url.drivername.startswith("sqlite") or (url.database or "").startswith("file:"):
         return None
     try:
-        found = os.stat(url.database or "")  # noqa: PTH116 - of a text that need be no path
+        found = os.stat(url.database or "")  # noqa: PTH116 - the text need not be a path
     except OSError:
         return (0, 0)
     return found.st_dev, found.st_ino
@@ -373,8 +373,8 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the
 
 
 def _use_wal(cursor: Any) -> None:  # noqa: ANN401 - the driver's own type
-    """Readers do not wait for the writer. Where several make a new file at once, one changes its mode and
-    SQLite tells the others "locked" at once instead of waiting: they try again, as long as for any lock."""
+    """Readers do not wait for the writer. If several processes create the file at once, one changes its mode
+    and SQLite returns "locked" to the others without waiting: they retry, as long as for any lock."""
     until_s = time.monotonic() + BUSY_MS / 1000
     while True:
         try:
@@ -387,13 +387,13 @@ def _use_wal(cursor: Any) -> None:  # noqa: ANN401 - the driver's own type
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    """Who will write says so at once: two readers who both turn writer would each wait for the other."""
+    """A writer says so at once: two readers that both turn writer would wait for each other."""
     for words in connection.get_execution_options().get("brimful_begins", ("BEGIN",)):
         connection.exec_driver_sql(words)
 
 
 def _shown(url: str) -> str:
-    """The URL without its password, and without its query, which may hold one too."""
+    """The URL without its password, and without its query, which may contain one too."""
     try:
         return sa.engine.make_url(url).set(query={}).render_as_string(hide_password=True)
     except (sa.exc.ArgumentError, ValueError):

@@ -1,1 +1,1 @@
-"""One file for each kind of books; `read.py` tells them apart."""
+"""One file per kind of usage records; `read.py` detects the kind."""

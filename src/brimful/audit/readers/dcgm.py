@@ -1,7 +1,7 @@
-"""Prometheus' text, as DCGM's exporter and brimful's own print it, and range answers of a Prometheus server.
+"""Prometheus text, as DCGM's exporter and brimful's own print it, and range answers of a Prometheus server.
 
-A row without labels names no card: the dummies of test fixtures look like that, and are counted. Text has
-no time of its own; where a row has none, the time of the file is taken.
+A row without labels names no card, like the dummies of test fixtures, and is counted as such. If a row of
+text has no timestamp, the file's time is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 DAY_S = 86400
 STEP_S = 60
 MOST_BYTES = 2**28  # a day of 600 cards has 20 MB
-TIMEOUT_S = 60.0  # without a byte
+TIMEOUT_S = 60.0  # without receiving a byte
 ANSWER_S = 600.0
 
 
@@ -87,7 +87,7 @@ def fetch(url: str, records: Records, *, start_s: int, end_s: int) -> None:
                     raise ValueError
                 read_matrix(found, records, name=name)
             except (OSError, HTTPException) as error:
-                reason = getattr(error, "reason", error)  # urllib's own error has the cause inside
+                reason = getattr(error, "reason", error)  # urllib's own error contains the cause
                 shown = os_words(reason) if isinstance(reason, OSError) else reason
                 raise WorldFailed(say("audit.prometheus_failed", url=url, error=shown)) from error
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -95,7 +95,7 @@ def fetch(url: str, records: Records, *, start_s: int, end_s: int) -> None:
 
 
 def _answer(address: str) -> bytes:
-    """All of it, unless it is too long or comes too slowly."""
+    """The whole answer, unless it is too long or too slow."""
     until_s, text = time.monotonic() + ANSWER_S, bytearray()
     with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http(s) only
         while more := answer.read1(2**20):

@@ -1,8 +1,8 @@
-"""Duty cycles of pods' cards, one row a minute: Alibaba's cluster-trace-v2026-GenAI.
+"""Duty cycles of pods' cards, one row per minute: Alibaba's cluster-trace-v2026-GenAI.
 
-Columns: value (percent), timestamp_anon (seconds), container_ip. A pod is taken to hold one card from its
-first to its last sample; what became of its work is not told. Rows of one pod and moment count as the
-busiest.
+Columns: value (percent), timestamp_anon (seconds), container_ip. We assume that a pod holds one card from its
+first to its last sample; the outcome of its work is not recorded. Of several rows for one pod and time, the
+busiest counts.
 """
 
 from __future__ import annotations

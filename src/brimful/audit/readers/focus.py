@@ -1,10 +1,10 @@
 """Bills in the FinOps Open Cost and Usage Specification (FOCUS 1.0 to 1.3), as CSV.
 
-A row of usage costs its EffectiveCost, which has the share of every commitment it drew on; the purchase
-of the commitment is the same money once more and is left out. A commitment or reservation that nothing
-drew on has rows of its own, with the status Unused: paid, and not delivered. A machine's GPUs are
-GpuCount of SkuPriceDetails, or are looked up by its instance type. Credits, taxes and adjustments buy no
-GPU time and are counted apart; corrections of an earlier period too.
+A usage row costs its EffectiveCost, which includes its share of every commitment it drew on; the purchase of
+the commitment is the same money again and is left out. Unused commitments and reservations have separate
+rows, with the status Unused: paid, but not delivered. A machine's GPUs are GpuCount of SkuPriceDetails, or
+are looked up by instance type. Credits, taxes and adjustments buy no GPU time and are counted separately; so
+are corrections of an earlier period.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_contract(head: str) -> bool:
 
 
 def read(lines: Iterator[str], records: Records) -> None:
-    laid: dict[object, int] = {}  # a machine and a period -> up to when it has rows already
+    laid: dict[object, int] = {}  # a machine and a period -> end of its rows so far
     for row in csv.DictReader(lines):
         cells = {name: "" if value in (None, "NULL") else value for name, value in row.items()}
         if cells["ChargeCategory"] != "Usage" or cells.get("ChargeClass") == "Correction":
@@ -65,13 +65,13 @@ def _paid(cells: Mapping[str, str], gpu: str, gpus: int, laid: dict[object, int]
     name = cells.get("ResourceName") or cells.get("ResourceId", "").rpartition("/")[2]
     hours = _hours(cells)
     if hours is not None:
-        # Less than the period: it ran for that long. More: several machines are in one row.
+        # Less than the period: it ran for that long. More: the row covers several machines.
         machines = max(1, round(hours * HOUR_S / (end - start)))
         gpus *= machines
         seconds = min(end - start, round(hours * HOUR_S / machines))
         if seconds <= 0 or gpus > MOST_GPUS:
             raise ValueError
-        # An hour that a commitment covers in part has two rows: one follows the other.
+        # An hour partly covered by a commitment has two rows: one follows the other.
         period = (name, gpu, "Unused" in status, start, end)
         start = min(laid.get(period, start), end - seconds)
         end = laid[period] = start + seconds

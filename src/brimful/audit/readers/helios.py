@@ -1,7 +1,7 @@
-"""Helios' state of virtual clusters, one row a minute, as its artifact publishes it (parquet).
+"""Helios' state of virtual clusters, one row per minute, as its artifact publishes it (parquet).
 
-Columns used: vc, time, total_gpu_num, running_gpu_num, pending_gpu_num. Times have no zone. Counts only:
-who ran and how it ended is not in it. Source: github.com/S-Lab-System-Group/HeliosArtifact; Hu et al., SC
+Columns used: vc, time, total_gpu_num, running_gpu_num, pending_gpu_num. Times have no zone. Counts only: it
+does not say who ran or how it ended. Source: github.com/S-Lab-System-Group/HeliosArtifact; Hu et al., SC
 2021.
 """
 
@@ -58,7 +58,7 @@ def _table(path: Path) -> dict[str, list[object]]:
 
 
 def _constant(times: Sequence[int], values: Sequence[int], step_s: int) -> Iterator[tuple[int, int, int]]:
-    """(start, end, value) while it does not change; zeros left out. A missing minute ends a stretch."""
+    """(start, end, value) while it does not change, without zeros. A missing minute ends a stretch."""
     start = 0
     for i in range(1, len(times) + 1):
         last = i == len(times)

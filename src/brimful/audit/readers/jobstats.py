@@ -1,8 +1,8 @@
-"""jobstats' summary in Slurm's AdminComment: `JS1:` and a gzipped JSON in base64.
+"""jobstats' summary in Slurm's AdminComment: `JS1:` and gzipped JSON in base64.
 
-For each node of a job: memory and mean utilization of each card over the whole run. A card without an
-entry in gpu_utilization is unknown, not 0. A mean of 0 says that the card was never used; any other mean
-does not say when. Source: github.com/PrincetonUniversity/jobstats.
+For each node of a job: memory and mean utilization of each card over the whole run. A card without an entry
+in gpu_utilization is unknown, not 0. A mean of 0 means that the card was never used; any other mean does not
+say when. Source: github.com/PrincetonUniversity/jobstats.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from brimful.audit.records import Mean, Records
 
 PREFIX = "JS1:"
 MOST_BYTES = 2**20
-MOST = 2**50  # of any number
+MOST = 2**50  # limit for any number
 
 
 def decode(comment: str) -> Mapping[str, Any] | None:
-    """What the string holds; None for `JS1:Short`, `JS1:None` and what cannot be read."""
+    """The contents of the string; None for `JS1:Short`, `JS1:None` and anything unreadable."""
     try:
         packed = base64.b64decode(comment.removeprefix(PREFIX), validate=True)
         text = zlib.decompressobj(wbits=31).decompress(packed, MOST_BYTES)
@@ -47,7 +47,7 @@ def add(job: str, comment: str, records: Records) -> None:
 
 
 def _by_card(on_node: object, kind: str) -> dict[int, float]:
-    """What is no number is no entry."""
+    """Skips what is not a number."""
     found = on_node.get(kind) if isinstance(on_node, dict) else None
     return {
         int(card): value
@@ -61,12 +61,12 @@ def is_table(head: str) -> bool:
 
 
 def is_usage(head: str) -> bool:
-    """`sacct -P -o JobID,TRESUsageInAve`, without its first row."""
+    """`sacct -P -o JobID,TRESUsageInAve`, without its header."""
     return "gres/gpuutil=" in head and "Submit" not in head
 
 
 def read_table(lines: Iterator[str], records: Records) -> None:
-    """Summaries kept apart from sacct, a row each: job or source, and the string."""
+    """Summaries stored separately from sacct, one per row: job or source, and the string."""
     for line in lines:
         cells = line.rstrip("\n").split("\t")
         comment = next((cell for cell in cells if cell.startswith(PREFIX)), None)

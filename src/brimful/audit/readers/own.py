@@ -1,4 +1,4 @@
-"""brimful's own log (the database of `brimful up`), a site it only watches, and samples of a Meter."""
+"""brimful's own log (the database of `brimful up`), a watched site, and samples of a Meter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SQLITE = b"SQLite format 3\0"
 
 
 def read_database(path: Path, records: Records) -> bool:
-    """Whether it is the database of a server. It is only read: a stranger's file stays as it is."""
+    """Whether it is a server's database. Opened read-only: the file is not ours to change."""
     log = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     with closing(log):
         if not log.execute("SELECT 1 FROM sqlite_master WHERE name = 'brimful'").fetchone():
@@ -51,9 +51,9 @@ def read_database(path: Path, records: Records) -> bool:
 
 
 class OwnLog:
-    """The log so far: in `records` what has ended; what has begun and not yet ended is asked of the state.
+    """The log so far: `records` has what has ended; the state knows what has started and not yet ended.
 
-    It is the state that the server itself keeps, so that both mean the same by waiting and by holding.
+    It is the same state that the server itself keeps, so that both agree on what waiting and holding mean.
     """
 
     def __init__(self, records: Records) -> None:
@@ -68,7 +68,7 @@ class OwnLog:
             self.take(event)
 
     def until(self, now_s: int) -> Records:
-        """Everything, as if what has not ended did so now. The log may go on after that."""
+        """Everything, as if what has not ended did so now. The log may continue after that."""
         old = self.records
         ended = replace(
             old, runs=[*old.runs], waits=[*old.waits], paid=[*old.paid], downs=[*old.downs], knows_queue=True
@@ -80,7 +80,7 @@ class OwnLog:
         return ended
 
     def end_all(self, at_s: int) -> None:
-        """The state stays as it is."""
+        """Does not change the state."""
         for lease in list(self.fleet.open_leases.values()):
             self.end(lease, LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=None))
         for state in self.fleet.waiting.values():
@@ -134,7 +134,7 @@ class OwnLog:
             )
 
     def end(self, lease: Lease, event: LeaseEnded) -> None:
-        """Held from the grant on, whether it had begun or not."""
+        """Held from the grant on, whether it had started or not."""
         kept_s = lease.granted_s
         if event.exit_code == 0:
             kept_s = event.at_s
@@ -152,7 +152,7 @@ class OwnLog:
                     self._ran(lease, parts, max(start_s, since_s), end_s, outcome)
 
     def _own(self, lease: Lease, at_s: int) -> dict[int, list[Part]]:
-        """Its cards by when they became its own: one that jobs share is that of the first until it ends."""
+        """Its cards, with when each became its own: a shared card belongs to the first job until it ends."""
         found: defaultdict[int, list[Part]] = defaultdict(list)
         for node, gpus in lease.parts:
             older = takewhile(lambda other: other is not lease, self.fleet.leases_on[node].values())
@@ -189,7 +189,7 @@ class OwnLog:
 def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = None) -> None:
     """Nodes are paid from joining to leaving, leases are runs, what waits is demand.
 
-    What has not ended goes on until `now_s`, or until the last event.
+    What has not ended continues until `now_s`, or until the last event.
     """
     log = OwnLog(records)
     log.add(events)
@@ -198,9 +198,9 @@ def read_log(events: Iterable[Event], records: Records, *, now_s: int | None = N
 
 
 def read_observed(found: Mapping[str, Any], records: Records) -> None:
-    """A site in observe mode (adapters/observed.py): nodes are paid while somebody looked.
+    """A site in observe mode (adapters/observed.py): nodes are paid while we were watching.
 
-    Where a node was not among those that take jobs, the site itself gave a reason that is not kept.
+    If a node did not accept jobs for a while, the site had a reason that is not recorded.
     """
     from brimful.adapters.observed import record_from
 
@@ -225,7 +225,7 @@ def read_observed(found: Mapping[str, Any], records: Records) -> None:
 
 
 def _gaps(spans: Sequence[tuple[int, ...]], start_s: int, end_s: int) -> Iterator[tuple[int, int]]:
-    """What the spans leave of [start, end)."""
+    """The gaps that the spans leave in [start, end)."""
     at_s = start_s
     for since_s, until_s in spans:
         if at_s < min(since_s, end_s):
@@ -268,7 +268,7 @@ def _add_seen(job: SeenJob, records: Records, now_s: int) -> None:
 
 
 def read_meter(path: Path, records: Records) -> None:
-    """Steps are work, none for five minutes is idle; a step tells what of it waited for input or links."""
+    """Steps are work, five minutes without one is idle; a step says how long it waited for input or links."""
     every = list(read_samples(path))
     samples = sorted((each for each in every if _is_sound(each)), key=lambda each: each.at_s)
     records.left_out["bad_sample"] += len(every) - len(samples)
@@ -280,7 +280,7 @@ def read_meter(path: Path, records: Records) -> None:
     card = run.device.partition(":")[2] or "0"
     job = run.job or str(run.more.get("slurm_job", ""))
     key = (job, run.host, int(card))
-    # A second try on the same card writes a file of its own.
+    # A second try on the same card writes a separate file.
     records.activity[key] = sorted([*records.activity.get(key, ()), *_worked(run, steps, samples)])
     if job:
         _measured(job, steps, records)
@@ -291,7 +291,7 @@ def read_meter(path: Path, records: Records) -> None:
 
 
 def _is_sound(sample: Sample) -> bool:
-    """Its time is one, and the numbers of a step are neither negative nor endless, nor NaN."""
+    """Its time is valid, and the numbers of a step are not negative, infinite or NaN."""
     numbers = [sample.at_s]
     if isinstance(sample, StepSample):
         numbers += [sample.step_s, sample.data_s, sample.comm_s or 0.0, sample.mfu or 0.0]

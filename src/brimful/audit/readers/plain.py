@@ -3,9 +3,9 @@
     place,gpu,gpus,start,end,usd_per_gpu_hour,kind,queues
     node-1,h100-sxm-80gb,8,2026-05-01,2026-06-01,2.50,paid,research|prod
 
-`place` is a node, or a pool where its GPUs are not told apart (`kind` pool). Needed: place, gpus. Without
-start and end it is paid for all the time; without a price there is no money. `kind` list: the price is a
-list's, not what was paid. `kind` unused: a commitment that nothing drew on.
+`place` is a node, or a pool of indistinguishable GPUs (`kind` pool). Required: place, gpus. Without start and
+end it is paid for all the time; without a price there is no money. `kind` list: a list price, not what was
+paid. `kind` unused: a commitment that nothing used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_paid(head: str) -> bool:
 def read(path: Path, lines: Iterator[str], records: Records, zone: tzinfo, window: tuple[int, int]) -> None:
     table = csv.DictReader(lines)
     strange = [name for name in table.fieldnames or () if (name or "").strip() not in COLUMNS]
-    if strange:  # a price in euros, or a slip of the pen, would be left out without a word
+    if strange:  # otherwise a price in euros, or a typo, would be silently ignored
         names, known = ", ".join(strange), ", ".join(COLUMNS)
         raise BadInput(say("audit.paid_columns", name=path.name, columns=Quoted(names[:60]), known=known))
     for n, row in enumerate(table, start=2):

@@ -1,8 +1,7 @@
-"""Any books, told apart by what is in them: the one door through which usage comes in.
+"""Reads any usage records and detects their kind by content: the single entry point for usage.
 
-A source is a file, a folder (every file in it) or the address of a Prometheus server. Capacity that a
-snapshot tells without a time (sinfo, a plain CSV) holds for the whole window, so sources with times are
-read first.
+A source is a file, a folder (every file in it) or the address of a Prometheus server. Capacity without a time
+(sinfo, a plain CSV) is valid for the whole window, so sources with times are read first.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from brimful.specs.gpu import all_gpus
 from brimful.units import HOUR_S
 
 HEAD_BYTES = 2**16
-MOST_JSON_BYTES = 2**30  # JSON is held whole; a range answer of a day of 600 cards has 20 MB
+MOST_JSON_BYTES = 2**30  # JSON is held in memory; a day's range answer for 600 cards has 20 MB
 MOST_JSON_PARTS = 2**24  # objects and lists, about 2 GiB of memory; that day has 4 million
 URLS = ("http://", "https://")
-BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same once more, for `brimful simulate`
+BESIDE_FACTS = (TRACE, FLEET)  # of a site in observe mode: the same data again, for `brimful simulate`
 ALWAYS = (-(2**60), 2**60)
-_IGNORED = re.compile(r"^\.|-(wal|shm)$")  # hidden, or what SQLite keeps beside a database
+_IGNORED = re.compile(r"^\.|-(wal|shm)$")  # hidden, or SQLite's files beside a database
 
 
-# A file that tells capacity without a time, and how to read it once the window is known.
+# A file with capacity but no time, and how to read it once the window is known.
 Later = tuple[Path, Callable[[tuple[int, int]], None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the reading is for. An end of the window that is None is where the sources end."""
+    """What the records are read for. An end of the window that is None is where the sources end."""
 
     zone: tzinfo = UTC
     window: tuple[int | None, int | None] = (None, None)
 
     def over(self, records: Records) -> tuple[int, int]:
-        """From when to when; empty where neither the question nor a source has times."""
+        """From when to when; empty if neither the question nor a source has times."""
         (start_s, end_s), (first_s, last_s) = self.window, records.window()
         start_s = first_s if start_s is None else start_s
         return start_s, max(start_s, last_s if end_s is None else end_s)
@@ -61,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What is being read: several files may tell of one job."""
+    """State of the reading: several files may describe one job."""
 
     records: Records
     asked: Asked
@@ -70,7 +69,7 @@ class Books:
 
 
 def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Records:
-    """Everything the sources hold, joined."""
+    """Everything in the sources, joined."""
     records = Records()
     books = Books(records, asked, slurm.Jobs())
     files = list(_files(source for source in sources if not source.startswith(URLS)))
@@ -93,7 +92,7 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
 
 
 def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
-    """Every file, and whether it was named itself or only found in a folder."""
+    """Every file, and whether it was named or only found in a folder."""
     for source in sources:
         path = Path(source)
         if path.is_dir():
@@ -112,7 +111,7 @@ def _files(sources: Iterable[str]) -> Iterator[tuple[Path, bool]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever is wrong with a stranger's file, it is told by its name."""
+    """Errors in someone else's file always name the file."""
     try:
         yield
     except OSError as error:
@@ -159,8 +158,8 @@ def _read_file(path: Path, books: Books, *, is_named: bool) -> None:
         _read_text(path, head.decode("utf-8-sig", "replace"), books)
     if len(records.traces) == before or is_trace(shown := head.decode("utf-8-sig", "replace")):
         return
-    # A folder may hold a note beside the books. Of a file that was named, and is nearly a trace, the reader
-    # of traces says what is missing.
+    # A folder may contain notes beside the records. For a named file that is nearly a trace, the trace reader
+    # says what is missing.
     if not is_named:
         records.not_known.append(Path(records.traces.pop()).name)
     elif not shown.strip():
@@ -184,7 +183,7 @@ def _read_json(
     elif isinstance(found, dict) and isinstance(found.get("nodes"), list):
         books.later.append((path, lambda window: slurm.read_nodes(found, records, window)))
     else:
-        records.traces.append(str(path))  # its own reader says what is wrong with it, if anything
+        records.traces.append(str(path))  # its own reader reports what is wrong with it
 
 
 def _read_text(path: Path, head: str, books: Books) -> None:
@@ -231,7 +230,7 @@ def _read_text(path: Path, head: str, books: Books) -> None:
 
 
 def _is_bare(head: str) -> bool:
-    """Rows of sacct or squeue without their names (-n, -h): nobody can tell which column is which."""
+    """Rows of sacct or squeue without a header (-n, -h): nobody can tell which column is which."""
     first = head.partition("\n")[0].split("|")
     return len(first) > 3 and first[0].partition(".")[0].isdigit()
 
@@ -243,7 +242,7 @@ def _with_lines(path: Path, reads: Callable[[Iterator[str]], None]) -> None:
 
 
 def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int]) -> None:
-    """A fleet that was named on the command line: so many GPUs of each type, all the time."""
+    """A fleet given on the command line: this many GPUs of each type, all the time."""
     for kind in dict.fromkeys((node.gpu, node.microusd_per_gpu_hour) for node in fleet):
         gpus = sum(n.gpus for n in fleet if (n.gpu, n.microusd_per_gpu_hour) == kind)
         gpu = "" if kind[0] == "gpu" else kind[0]
@@ -262,7 +261,7 @@ def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int])
 
 
 def _add_nodes(records: Records, timed: int) -> None:
-    """Nodes that were only seen, the first `timed` of them by a source with times.
+    """Nodes that were only observed, the first `timed` of them by a source with times.
 
     A bill or a CSV knows better what was paid, and takes only their queues.
     """
@@ -282,13 +281,13 @@ def _add_nodes(records: Records, timed: int) -> None:
 
 
 def _type_called(name: str, types: set[str]) -> str:
-    """Slurm's a100 is the bill's a100-sxm-80gb, where no other type begins like it."""
+    """Slurm's a100 is the bill's a100-sxm-80gb, if no other type starts like it."""
     near = [gpu for gpu in types if gpu.startswith(f"{name}-")]
     return near[0] if name and name not in types and len(near) == 1 else name
 
 
 def _finish(records: Records) -> None:
-    """Join what several sources say of one job, and make spans of samples."""
+    """Join what several sources say about one job, and turn samples into spans."""
     for gpu in all_gpus():
         records.types.setdefault(gpu.name, gpu.memory_bytes)
     for key, series in records.series.items():
@@ -317,7 +316,7 @@ def _finish(records: Records) -> None:
 
 
 def _with_cards(run: Run, cards: dict[tuple[str, str], list[int]], whole: dict[str, int]) -> Run:
-    """Which cards a run had: by name, by a source that names its job, or because it had all of a node."""
+    """Which cards a run had: by name, by a source that names its job, or because it had the whole node."""
     parts: list[Part] = []
     for part in run.parts:
         named = tuple(sorted(set(cards.get((run.job, part.place), ()))))

@@ -1,11 +1,11 @@
-"""Slurm's books: `sacct -P` and `sacct --json`, `squeue` and `sinfo` as JSON (21.08 to 26.05) and as text.
+"""Slurm's records: `sacct -P` and `sacct --json`, `squeue` and `sinfo` as JSON (21.08 to 26.05) and as text.
 
     sacct -P -a -X -S 2026-05-01 -E 2026-06-01 -o JobID,User,Account,Partition,Submit,Eligible,Start,End,\\
       State,ExitCode,AllocTRES,ReqTRES,NodeList,Reason,AdminComment
 
 Times without a zone are in the zone of `--zone`. A job's outcome is its state, never its exit code: Slurm
-22.05 writes SUCCESS and 0 into the JSON of jobs that failed. A job could run from `Eligible` on: before
-that it was held or waited for another one, and was not demand.
+22.05 writes SUCCESS and 0 into the JSON of failed jobs. A job could run from `Eligible` on: before that it
+was held or waited for another job, and was not demand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NODES = re.compile(r"(?:^|,)node=([1-9]\d{0,5})(?:,|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """A row of any of these sources. Times are None where there is none yet."""
+    """A row of any of these sources. Times are None if there is none yet."""
 
     job: str
     user: str
@@ -68,22 +68,22 @@ class SlurmJob:
     reason: str
     comment: str
     name: str = ""  # JobName
-    shown: str = ""  # 12_3 of an array, where `job` is the number Slurm knows it by
+    shown: str = ""  # 12_3 of an array, if `job` is Slurm's number for it
     cluster: str = ""
-    seen_s: int | None = None  # when it was looked at, where it has not ended
+    seen_s: int | None = None  # when it was observed, if it has not ended
 
 
 class Jobs:
-    """Every job once, however many files tell of it: by its number and when it was submitted, as in Slurm's
-    own database. What is told later (it has ended) counts more, and text more than JSON, which has been
-    seen with wrong exit codes."""
+    """Every job once, however many files contain it: by number and submit time, as in Slurm's own database.
+    Later information (it has ended) wins, and text wins over JSON, which has been seen with wrong exit codes.
+    """
 
     def __init__(self) -> None:
         self.left_out: Counter[str] = Counter()
         self._known: dict[tuple[str, int | None], list[tuple[SlurmJob, bool]]] = {}
 
     def add_all(self, told: Iterable[SlurmJob], *, is_json: bool = False) -> None:
-        """Jobs of one file. Those that have not ended went on until the last moment it tells of."""
+        """Jobs of one file. Those that have not ended are assumed to run until the file's last timestamp."""
         jobs = list(told)
         times = (at_s for job in jobs for at_s in (job.submit_s, job.start_s, job.end_s, job.seen_s))
         now_s = max((at_s for at_s in times if at_s is not None), default=None)
@@ -124,7 +124,7 @@ class Jobs:
 
 
 def _another(one: SlurmJob, other: SlurmJob) -> bool:
-    """Two clusters can give the same number in the same second."""
+    """Two clusters can assign the same number in the same second."""
     if one.cluster and other.cluster:
         return one.cluster != other.cluster
     return bool(one.user and other.user and one.user != other.user)
@@ -135,7 +135,7 @@ def _state(job: SlurmJob) -> str:
 
 
 def gpus_of(tres: str) -> dict[str, int]:
-    """'gres/gpu=8,gres/gpu:a100=8' -> {'a100': 8}: the total is not counted beside its types."""
+    """'gres/gpu=8,gres/gpu:a100=8' -> {'a100': 8}: the total is not counted in addition to its types."""
     found = {kind or "": int(n) for kind, n in GPU_TRES.findall(tres)}
     typed = {kind: n for kind, n in found.items() if kind and n}
     return typed or {kind: n for kind, n in found.items() if n}
@@ -145,7 +145,7 @@ def hosts(text: str) -> list[str]:
     """'a[1-2,05],b3' -> a1, a2, a05, b3."""
     found: list[str] = []
     for name in HOSTS.findall(text):
-        # Words at even places, what is in brackets at odd ones.
+        # Names at even positions, bracket contents at odd ones.
         pieces = re.split(r"[\[\]]", name)
         choices = [_span(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
         if len(found) + prod(map(len, choices)) <= MOST_HOSTS:
@@ -178,7 +178,7 @@ def add_job(job: SlurmJob, records: Records) -> None:
     names = hosts(job.nodes) if job.start_s is not None else []
     ready_s = job.eligible_s
     asked = NODES.search(job.tres)
-    nodes = len(names) or (int(asked[1]) if asked else 0)  # 0: nobody says how many
+    nodes = len(names) or (int(asked[1]) if asked else 0)  # 0: unknown
     until_s = job.start_s or job.end_s or now_s
     is_demand = not job.reason.startswith(NOT_DEMAND) or job.start_s is not None
     for kind, gpus in types.items():
@@ -230,11 +230,11 @@ def is_sacct(head: str) -> bool:
     return {"JobID", "Submit"} <= set(head.partition("\n")[0].split("|"))
 
 
-MOST_LINES = 1000  # of one row
+MOST_LINES = 1000  # per row
 
 
 def _whole_rows(lines: Iterator[str]) -> Iterator[str]:
-    """A job's name may hold line ends: lines are joined until all cells are there."""
+    """A job's name may contain newlines: lines are joined until all cells are there."""
     head = next(lines, "")
     yield head
     held: list[str] = []
@@ -287,11 +287,11 @@ def sacct_rows(lines: Iterator[str], left_out: Counter[str], zone: tzinfo) -> It
         )
 
 
-LAST_S = 2**33  # in the year 2242: what claims to be later is not a time
+LAST_S = 2**33  # in the year 2242: anything later is not a time
 
 
 def _moments(job: Mapping[str, str], zone: tzinfo) -> dict[str, int | None]:
-    """Of the hour that a clock shows twice, the second one where the job would else end before it began."""
+    """For the hour that a clock shows twice: the second, if the job would otherwise end before it started."""
     found: dict[str, int | None] = {}
     last_s = 0
     for column in ("Submit", "Eligible", "Start", "End"):
@@ -353,7 +353,7 @@ def is_sinfo(head: str) -> bool:
 
 
 def read_sinfo(lines: Iterator[str], records: Records, start_s: int, end_s: int) -> None:
-    """`sinfo -h -N -O NodeList,…,StateLong,Partition,Gres,GresUsed`: a line for each partition of a node."""
+    """`sinfo -h -N -O NodeList,…,StateLong,Partition,Gres,GresUsed`: a line per node and partition."""
     seen: dict[str, tuple[str, str, set[str]]] = {}
     for line in lines:
         words = line.split()
@@ -405,7 +405,7 @@ def _add_node(
 
 
 def number(value: object) -> int | None:
-    """A number as it is, or as Slurm 23.02 and newer wrap it: {'set': true, 'number': 6}."""
+    """A plain number, or as Slurm 23.02 and newer wrap it: {'set': true, 'number': 6}."""
     if isinstance(value, dict):
         return int(value.get("number", 0)) if value.get("set") and not value.get("infinite") else None
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
@@ -445,7 +445,7 @@ def read_nodes(found: Mapping[str, Any], records: Records, window: tuple[int, in
 
 
 def _when(value: object) -> int | None:
-    """A moment; 0 is none."""
+    """A time; 0 means none."""
     at_s = number(value)
     if at_s is not None and not 0 <= at_s < LAST_S:
         raise ValueError(at_s)
@@ -461,7 +461,7 @@ def _tres(parts: object) -> str:
 
 
 def _shown(job: Mapping[str, Any]) -> str:
-    """What `sacct -P` calls it: 12_3 where it is a task of an array."""
+    """Its name in `sacct -P`: 12_3 for an array task."""
     array = job["array"] if isinstance(job.get("array"), dict) else {}
     task = number(array.get("task_id", job.get("array_task_id")))
     of = number(array.get("job_id", job.get("array_job_id")))
@@ -502,7 +502,7 @@ def _squeue_job(job: Mapping[str, Any]) -> SlurmJob:
         submit_s=_when(job.get("submit_time")),
         eligible_s=_when(job.get("eligible_time")),
         start_s=_when(job.get("start_time")) if state != "PENDING" else None,
-        # Of a job that runs, squeue tells when its limit will end it.
+        # For a running job, squeue reports when its limit will end it.
         end_s=_when(job.get("end_time")) if ended else None,
         seen_s=_when(job.get("last_sched_evaluation")),
         state=state,

@@ -1,8 +1,8 @@
 """`sreport cluster utilization --tres=gres/gpu`: sums over a window, and nothing else.
 
-Two headers: Planned, and Reserved before Slurm 21.08. Planned is 0 for gres/gpu whatever waited, so idle
-GPUs of sreport may or may not have had demand: unknown. Without the line that names the unit, nobody can
-tell minutes from hours, and the block is counted as left out.
+Two headers: Planned, and Reserved before Slurm 21.08. Planned is 0 for gres/gpu whatever waited, so sreport's
+idle GPUs may or may not have had demand: unknown. Without the line that names the unit, minutes and hours
+cannot be distinguished, and the block is counted as left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brimful.audit.records import Records
 from brimful.units import integer_from_text
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
-MOST = 10**15  # of any unit
+MOST = 10**15  # in any unit
 UNIT = re.compile(r"Usage reported in (?:TRES|CPU) (\w+)")
 LEAVES = {
     "Allocated": "allocated.unknown.unknown",
@@ -41,7 +41,7 @@ def read(lines: Iterator[str], records: Records) -> None:
             columns = _cells(text)
         elif text.startswith(("#", "$", "-", "Cluster Utilization")) or not text:
             if text.startswith("#"):
-                unit, columns = None, []  # another report begins
+                unit, columns = None, []  # another report starts
         elif columns:
             _row(dict(zip(columns, _cells(text), strict=False)), unit, records)
         else:

@@ -1,9 +1,9 @@
-"""Sums that papers publish: GPU time by end state of whole clusters (Acme, Helios), and shares of samples.
+"""Published totals: GPU time by end state of whole clusters (Acme, Helios), and shares of samples.
 
-`cluster_summary.csv` of AcmeTrace (InternLM) and HeliosArtifact (S-Lab): a row for each cluster, with
+`cluster_summary.csv` of AcmeTrace (InternLM) and HeliosArtifact (S-Lab): one row per cluster, with
 complete_gpu_time, cancel_gpu_time and fail_gpu_time in GPU-seconds. A row called total repeats the others. A
-cancelled job may have saved its work: unknown. Acme's distributions of utilization are over all cards and
-name no job, so they can divide no leaf; the part that idled is told beside the tree.
+cancelled job may have saved its work: unknown. Acme's utilization distributions cover all cards and name no
+job, so they can divide no leaf; their idle part is reported beside the tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAVES = {
     "fail_gpu_time": "allocated.lost.unknown",
 }
 CDF = {"cluster", "metric", "percent_of_samples", "value"}
-# The metric that says most of each cluster, and what 1.0 of it is.
+# The most informative metric of each cluster, and its value for 100 %.
 KINDS = {"SM_ACTIVE": 1.0, "GPU_UTIL": 100.0}
 
 
@@ -51,7 +51,7 @@ def read(lines: Iterator[str], records: Records) -> None:
 
 
 def read_cdf(lines: Iterator[str], records: Records) -> None:
-    """How much of all samples was idle, and how much starved, by cluster."""
+    """The idle and starved shares of all samples, by cluster."""
     curves: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in csv.DictReader(lines):
         metric, _, unit = row["metric"].rpartition("_")

@@ -1,4 +1,4 @@
-"""What a job with a training config needs on each GPU type: found where the config is, sent with the job."""
+"""What a job with a training config needs on each GPU type: computed by the client, sent with the job."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Estimates(NamedTuple):
 def estimates_for(
     config: str, types: list[str], *, gpus: int | str, other_bytes: int | None = None
 ) -> Estimates:
-    """An estimate for each type that the catalog knows and that holds the job; refused where none does.
+    """An estimate for each type in the catalog that can hold the job; an error if there is none.
 
-    Of a range of GPUs the smallest size, with the steps of accumulation that give it the effective batch of
-    the largest, and how much faster the others are.
+    For a range of GPUs: the smallest size, with the accumulation steps that give the effective batch of the
+    largest, and the speed-up of the other sizes.
     """
     least, most = (gpus, gpus) if isinstance(gpus, int) else range_from(gpus)
     widest = read(config, overrides=[f"gpus={most}"] if most > 1 else [])
-    reading = _on(widest, least)
+    reading = _on_fewer(widest, least)
     larger = [n for n in range(least + 1, most + 1) if most % n == 0]
     correction = own_correction()
     predicted: dict[str, dict[str, Any]] = {}
@@ -46,14 +46,14 @@ def estimates_for(
         answer = fit_reading(reading, card, other_bytes, correction=correction)
         likely = round(answer.memory.device_bytes.likely)
         if answer.fits:
-            # The job's own share: a desktop's counts once, however many jobs share the GPU.
+            # Only the job's own part: a desktop's memory counts once, however many jobs share the GPU.
             own = likely - answer.others.bytes
             step_s = answer.speed.step_s.likely
             predicted[name] = {"peak_bytes": own, "step_s": step_s}
             if larger:
                 ask = predictor(reading, card, other_bytes, correction)
-                steps = [(n, ask(_on(widest, n).training).speed.step_s.likely) for n in larger]
-                predicted[name]["scaling"] = _never_down({n: step_s / each for n, each in steps})
+                steps = [(n, ask(_on_fewer(widest, n).training).speed.step_s.likely) for n in larger]
+                predicted[name]["scaling"] = _non_decreasing({n: step_s / each for n, each in steps})
             if answer.verdict == "at_risk":
                 high, usable = Size(answer.memory.device_bytes.high), Size(answer.usable_bytes)
                 notes.append(say("fleet.at_risk_on", gpu=name, high=high, usable=usable))
@@ -65,7 +65,7 @@ def estimates_for(
     return Estimates(predicted, notes + [say("fleet.left_out", gpu=said) for said in short])
 
 
-def _on(widest: Reading, gpus: int) -> Reading:
+def _on_fewer(widest: Reading, gpus: int) -> Reading:
     """The same training with the same effective batch on fewer GPUs."""
     training = widest.training
     if gpus == training.gpus:
@@ -78,8 +78,8 @@ def _on(widest: Reading, gpus: int) -> Reading:
     return replace(widest, training=replace(training, gpus=gpus, accumulation=accumulation, shards=shards))
 
 
-def _never_down(scaling: dict[int, float]) -> dict[int, float]:
-    """A size that is slower than a smaller one is worth what that one is."""
+def _non_decreasing(scaling: dict[int, float]) -> dict[int, float]:
+    """A size that is slower than a smaller one counts as fast as that one."""
     best = 1.0
     return {gpus: (best := max(best, factor)) for gpus, factor in scaling.items()}
 

@@ -1,4 +1,4 @@
-"""`brimful fleet`: nodes, GPUs, who holds them and who waits, and what has happened."""
+"""`brimful fleet`: nodes, GPUs, who holds them, who waits, and what has happened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from brimful.language.record import said_in
 from brimful.market.pools import decided_by_bids
 from brimful.units import HOUR_S
 
-# What a line says of an event, in this order, where the event has it.
+# Fields shown for an event, in this order.
 SAID = ("job", "lease", "node", "site", "sites", "gpus", "exit_code", "reason", "why")
 
 
@@ -40,7 +40,7 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         for gpu in node["gpus"]
     ]
     lines = [words("fleet.gpus_free", **{name: fleet[name] for name in ("free", "gpus", "policy")})]
-    if pools := fleet.get("market"):  # an older server does not say
+    if pools := fleet.get("market"):  # older servers do not send it
         lines += wrapped("", decided_by_bids(pools))
     lines.append("")
     lines.append(table(columns("node", "GPU", "type", "held_by", "price", "MFU"), rows, right=(1, 4)))
@@ -64,7 +64,7 @@ def _type(node: NodeAnswer) -> str:
 
 
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
-    # All of it for the old `nodes drain NODE` and `nodes resume NODE` (OLD in commands.py).
+    # All of this for the old `nodes drain NODE` and `nodes resume NODE` (OLD in commands.py).
     hidden = argparse.SUPPRESS
     parser.add_argument("verb", nargs="?", choices=("list", "drain", "resume"), default="list", help=hidden)
     parser.add_argument("node", nargs="?", metavar="NODE", help=hidden)
@@ -105,7 +105,7 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
 def drain(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        return _would(client, args.node, "drain")
+        return _dry_run(client, args.node, "drain")
     done = client.drain(args.node, args.reason)
     running = ", ".join(done["running"])
     node = printable(args.node)
@@ -117,11 +117,11 @@ def drain(args: argparse.Namespace) -> Answer:
 def resume(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        return _would(client, args.node, "resume")
+        return _dry_run(client, args.node, "resume")
     return Answer(client.resume(args.node), words("fleet.takes_work_again", node=printable(args.node)))
 
 
-def _would(client: Client, name: str, verb: str) -> Answer:
+def _dry_run(client: Client, name: str, verb: str) -> Answer:
     node = next((each for each in client.fleet()["nodes"] if each["node"] == name), None)
     if node is None:
         raise BadInput(say("fleet.no_node", name=Quoted(name[:100])))
@@ -159,7 +159,7 @@ def queues(args: argparse.Namespace) -> Answer:
 
 
 def _queue_note(given: QueueSettings | None) -> str:
-    """What was set for a queue and is not the default."""
+    """A queue's settings that differ from the default."""
     if given is None:
         return ""
     said = []
@@ -197,11 +197,11 @@ def events(args: argparse.Namespace) -> Answer:
 
 
 def _event_lines(event: EventAnswer, *, after: str) -> list[str]:
-    """The event, below its day where that is not the last one's."""
+    """The event, under a date line if its day differs from the previous one's."""
     body = all_printable(event["body"])
     if isinstance(body.get("job"), dict):
         body = body["job"]
-    # A lease's name begins with its job's.
+    # A lease's name starts with its job's.
     said = [name for name in SAID if name != "job" or "lease" not in body]
     parts = [f"{name} {_value(body[name])}" for name in said if body.get(name) not in (None, "", [])]
     today, _, hour = clock(event["at_s"]).partition(" ")

@@ -1,4 +1,4 @@
-"""`brimful job`: one job, by its id; and who is told what becomes of jobs."""
+"""`brimful job`: one job, by its id; and notifications about jobs."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ def logs(args: argparse.Namespace) -> Answer:
 
 
 def shown_log(text: str) -> str:
-    """To a terminal only what cannot harm it; to a file or a pipe as it came."""
+    """To a terminal only harmless characters; to a file or a pipe unchanged."""
     return harmless(text) if sys.stdout.isatty() else text
 
 
 def follow(client: Client, job: str, *, quiet: bool = False, rank: int = 0) -> JobAnswer:
     """Print the log as it grows until the job is over; return the job as it ended.
 
-    Why it waits goes to stderr: the log alone is what a pipe should see.
+    Why it waits goes to stderr: a pipe should get only the log.
     """
     shown = ""
     try:
@@ -189,7 +189,7 @@ def follow(client: Client, job: str, *, quiet: bool = False, rank: int = 0) -> J
 
 
 def _tell(client: Client, job: str) -> str:
-    """Say once what it is doing while there is nothing to read."""
+    """Say once what it is doing while there is no output."""
     now = client.job(job)
     if now["phase"] == "waiting" and not now["why"]:
         return ""
@@ -204,7 +204,7 @@ def _tell(client: Client, job: str) -> str:
 
 def _until_over(client: Client, job: str, rank: int = 0) -> Iterator[LogAnswer]:
     """Pieces of the log as it grows, from the newest lease on, until no more will come."""
-    # The offset belongs to the lease, and a requeued job has another after it.
+    # The offset belongs to the lease, and a requeued job gets a new one.
     lease: str | None = None
     offset = 0
     while True:
@@ -219,7 +219,7 @@ def _until_over(client: Client, job: str, rank: int = 0) -> Iterator[LogAnswer]:
 
 
 def _until_now(client: Client, job: str, rank: int = 0) -> Iterator[LogAnswer]:
-    """Pieces of the newest lease's log up to the size it has now: a job that prints fast has no end."""
+    """Pieces of the newest lease's log up to its current size: a job that prints fast never ends."""
     piece = client.log(job, rank=rank, limit=PIECE_BYTES)
     lease, size = piece["lease"], piece["size"]
     while True:
@@ -246,7 +246,7 @@ def cancel(args: argparse.Namespace) -> Answer:
 
 
 def _one_of_several(client: Client, name: str, *, dry_run: bool) -> Answer:
-    """What is wrong with one keeps nobody from the others."""
+    """An error with one does not stop the others."""
     try:
         return _cancel(client, name, dry_run=dry_run)
     except WorldFailed:

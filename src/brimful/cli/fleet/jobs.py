@@ -17,7 +17,7 @@ from brimful.language.printable import all_printable
 
 EXAMPLE = """brimful jobs --limit 20
 brimful jobs --phase waiting --phase held"""
-# Of an array's tasks these are told first.
+# An array shows the first of these phases that one of its tasks has.
 FIRST = (
     *("running", "starting", "stopping", "waiting", "held", "pending"),
     *("failed", "stopped", "skipped", "cancelled", "finished"),
@@ -53,7 +53,7 @@ def _row(job: JobAnswer) -> list[str]:
 
 
 def _folded(job: JobAnswer, tasks: ArrayAnswer) -> list[str]:
-    """One line for all tasks: in the phase that says most, with what they ran and cost together."""
+    """One line for all tasks: the most telling phase, and their total run time and cost."""
     phase = next((name for name in FIRST if name in tasks["phases"]), job["phase"])
     ran = told(Seconds(tasks["run_s"])) if tasks["run_s"] else ""
     cost = told(Usd(tasks["cost_microusd"]))
@@ -67,12 +67,12 @@ def _counts(tasks: ArrayAnswer) -> str:
 
 
 def columns(*names: str) -> list[str]:
-    """Titles of a table's columns; what is written in capitals is the same in every language."""
+    """Titles of a table's columns; words in capitals are the same in every language."""
     return [name if name.isupper() else words(f"fleet.col_{name}") for name in names]
 
 
 def in_phase(name: str) -> Sentence | str:
-    """What a job is doing, in words; as it is where a newer server has more phases."""
+    """What a job is doing, in words; unchanged if a newer server has more phases."""
     return say(f"fleet.phase_{name}") if is_held(f"fleet.phase_{name}") else name
 
 
@@ -82,22 +82,22 @@ def label(job: JobAnswer) -> str:
 
 
 def waited(job: JobAnswer) -> str:
-    """All the time it was here and did not run: before its first start, and after each stop."""
+    """All the time since submit that it did not run: before its first start, and after each stop."""
     until_s = job["now_s"] if job["ended_s"] is None else job["ended_s"]
     ran_s = sum(lease["billed_s"] for lease in job["leases"])
-    # Not for other jobs that must come first.
+    # Without the wait for jobs that must come first.
     if job["phase"] in ("pending", "skipped"):
         return ""
     return told(Seconds(max(0, until_s - job["ready_s"] - ran_s)))
 
 
 def ran(job: JobAnswer) -> str:
-    """The time its leases are billed for; empty where it never ran."""
+    """The time its leases are billed for; empty if it never ran."""
     seconds = sum(lease["billed_s"] for lease in job["leases"])
     return told(Seconds(seconds)) if job["started_s"] is not None else ""
 
 
-# Column -> what it says of a job.
+# Column -> its text for a job.
 CELLS: dict[str, Callable[[JobAnswer], str]] = {
     "job": lambda job: job["job"],
     "phase": lambda job: told(in_phase(job["phase"])),

@@ -1,4 +1,4 @@
-"""`brimful submit`: hand over a command, or a job file."""
+"""`brimful submit`: submit a command, or a job file."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ brimful submit examples/jobs/train.sbatch --dry-run"""
 
 TAKES_COMMAND = True
 SHOWN_LEFT_OUT = 3
-LOOKS = 20  # a tenth of a second apart
-# What makes `python` mean the same in the job as in the shell that submits it. Nothing else of a user's
-# environment goes along but what --env, env and env_from name.
+LOOKS = 20  # 0.1 s apart
+# Makes `python` mean the same in the job as in the shell that submits it. Nothing else of the user's
+# environment is sent, except what --env, env and env_from name.
 CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 
 
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _gpus(text: str) -> int | str:
-    """How many, or a range."""
+    """A number, or a range."""
     if ".." not in text:
         return integer(text)
     range_from(text)
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not args.no_pack:
         notes.append(_pack(client if not args.dry_run else None, body))
     if args.dry_run or client is None:
-        with suppress(ModuleNotFoundError):  # only who has the server's packages can ask it beforehand
+        with suppress(ModuleNotFoundError):  # only with the server's packages can this be checked beforehand
             from brimful.server.api.requests import Submission
 
             Submission.check(body, now_s=int(time.time()))
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
-    """Send the folder along, so that the job runs what is there now; without a client say what would go."""
+    """Send the folder, so that the job runs its current contents; without a client only describe it."""
     from brimful.client.pack import packed
 
     with packed(Path(body["folder"])) as pack:
@@ -156,7 +156,7 @@ def _doing(job: JobAnswer) -> Sentence:
 
 
 def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
-    """The job once the scheduler has looked at it: one that can never start should say so at once."""
+    """The job after the scheduler has looked at it: one that can never start should say so at once."""
     for _ in range(LOOKS):
         job = client.job(job["job"])
         if job["phase"] != "waiting" or job["why"] or job["array"]:
@@ -166,7 +166,7 @@ def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
 
 
 def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], str, int | None]:
-    """The submission, what there is to say of it, and the config it names. Flags win over the file."""
+    """The submission, notes about it, and the config it names. Flags override the file."""
     body: dict[str, Any] = {"env": {}}
     notes: list[Sentence] = []
     config, steps = args.fit or "", None
@@ -232,7 +232,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
 def _attach_estimates(
     body: dict[str, Any], config: str, types: list[str], steps: int | None, *, headless: bool
 ) -> list[Sentence]:
-    """Predict bytes and step time on each GPU type; only those that hold it stay candidates."""
+    """Predict bytes and step time on each GPU type; only types that can hold the job remain."""
     from brimful.cli.fleet.estimates import estimates_for
 
     others = 0 if headless else None

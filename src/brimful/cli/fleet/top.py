@@ -54,7 +54,7 @@ def _look(client: Client) -> dict[str, Any]:
 
 
 def screen(data: dict[str, Any], columns: int, lines: int) -> str:
-    """Everything on one screen of this size; what does not fit is counted, not dropped silently."""
+    """Everything on one screen of this size; what does not fit is counted, not silently dropped."""
     shown = all_printable(data)
     fleet, spend, jobs = shown["fleet"], shown["spend"], shown["jobs"]
     held = sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"])
@@ -118,7 +118,7 @@ def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
 
 
 def _mfu(found: MeasuredAnswer | None) -> str:
-    """As the job itself measures it, while it does."""
+    """As measured by the job itself, while it is current."""
     if found is None:
         return ""
     if found["idle"]:

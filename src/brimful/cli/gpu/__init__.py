@@ -1,1 +1,1 @@
-"""One GPU: what a training run needs, why it fails or is slow, and how near the estimates are."""
+"""One GPU: what a training run needs, why it fails or is slow, and how accurate the estimates are."""

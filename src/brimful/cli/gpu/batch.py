@@ -1,4 +1,4 @@
-"""`brimful batch`: a file of prompts through a model, by workers that may be killed at any moment."""
+"""`brimful batch`: a file of prompts through a model, by workers that may be killed at any time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brimful.units import MICROUSD
 EXAMPLE = """\
 brimful batch prompts.jsonl --model tiny --out answers.jsonl --workers 4
 brimful batch prompts.jsonl --model Qwen/Qwen3-0.6B --out answers.jsonl --usd-per-hour 0.35"""
-TRIES = 20  # a worker that dies is begun again so often before somebody should look
+TRIES = 20  # how often a dead worker is restarted before someone should look
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Answer:
         if args.worker:
             return Answer({"lines": done}, "")
     else:
-        _employ(batch, args)
+        _run_workers(batch, args)
     report = batch.join()
     usd = None if args.usd_per_hour is None else report.usd_per_million_tokens(args.usd_per_hour)
     data = asdict(report)
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(data, text, NO if report.failed else YES)
 
 
-def _employ(batch: Batch, args: argparse.Namespace) -> None:
-    """Workers until every shard is whole; one that dies is replaced."""
+def _run_workers(batch: Batch, args: argparse.Namespace) -> None:
+    """Run workers until every shard is complete; replace those that die."""
     command = [sys.executable, "-m", "brimful.cli.main", "batch", str(args.file), "--worker"]
     command += ["--model", args.model, "--out", str(args.out)]
     command += ["--output-tokens", str(args.output_tokens), "--shard-lines", str(args.shard_lines)]

@@ -1,4 +1,4 @@
-"""`brimful runs calibrate`: correct the estimates by runs you measured yourself."""
+"""`brimful runs calibrate`: correct the estimates with runs you measured yourself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brimful check` (`runs check`): five short runs on your own GPU, predicted beside measured."""
+"""`brimful check` (`runs check`): five short runs on your own GPU, predicted against measured."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _compared(short: ShortRun, measured: Measured | None) -> dict[str, Any]:
-    """Each counter as predicted and as measured, and which lie outside their interval."""
+    """Each counter, predicted and measured, and which measurements are outside their interval."""
     memory, speed = short.predicted.memory, short.predicted.speed
     found: dict[str, Any] = {
         "run": short.code,
@@ -80,7 +80,7 @@ def _compared(short: ShortRun, measured: Measured | None) -> dict[str, Any]:
         "allocated": (memory.allocated_bytes, measured.allocated_bytes),
         "reserved": (memory.reserved_bytes, measured.reserved_bytes),
         "step": (speed.step_s, step_s),
-        # one count of FLOPs for both: MFU differs as the times do
+        # Both use the same FLOPs, so MFU differs as the times do.
         "mfu": (speed.mfu, speed.mfu.likely * speed.step_s.likely / step_s),
     }
     for what, (predicted, value) in pairs.items():
@@ -92,7 +92,7 @@ def _compared(short: ShortRun, measured: Measured | None) -> dict[str, Any]:
 
 
 def _rows(short: ShortRun, measured: Measured, gpu: Gpu, card: str, source: str) -> list[dict[str, str]]:
-    """The run in the words of the table that `score` and `calibrate` read."""
+    """The run in the format that `score` and `calibrate` read."""
     import torch
 
     training, now = short.training, time.time()
@@ -137,7 +137,7 @@ def _text(data: dict[str, Any], gpu: Gpu) -> str:
 
 
 def _cell(what: str, pair: dict[str, Any]) -> str:
-    """Measured, and how far the prediction was off; of MFU as far as of the step, so not twice."""
+    """The measurement, and the error of the prediction; not for MFU, whose error is the step's."""
     value, error = pair["measured"], pair["error"]
     if what == "mfu":
         return told(Percent(value, 1))

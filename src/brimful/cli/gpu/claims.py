@@ -27,7 +27,7 @@ brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070 --text answer.tx
 brimful claims examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --lang de"""
 
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red", "cannot_tell": "dim"}
-_QUOTED = 160  # characters of a quote that are shown
+_QUOTED = 160  # characters of a quote to show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     text = printable(read_text(args.text))
     if args.lang is None and (spoken := language_of(repaired(text))):
-        choose(spoken)  # an answer in the language of what it answers
+        choose(spoken)  # answer in the language of the text
     found = judge_paste(text, case, reread)
     data = {
         "language": tongue().code,
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _case(args: argparse.Namespace) -> Case | None:
-    """None where neither config nor card is given, which only a text can do without."""
+    """None if neither config nor card is given; only a text works without them."""
     if args.config is None and args.gpu is None and args.text is not None:
         return None
     if args.config is None or args.gpu is None:
@@ -77,7 +77,7 @@ def _case(args: argparse.Namespace) -> Case | None:
 
 
 def _all(case: Case) -> Answer:
-    """Every claim brimful knows, on this config."""
+    """Every claim brimful knows, checked on this config."""
     head, others = f"{case.reading.model.name}, {case.gpu.title}", case.now().others
     titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
     judged = judge_all(case)

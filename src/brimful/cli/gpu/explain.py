@@ -27,7 +27,7 @@ nvidia-smi | brimful explain
 brimful explain train.log --gpu rtx-4070 --config examples/nanogpt/train_fineweb.py
 brimful explain crash.log --lang fr"""
 
-_MOST_LINES = 10  # of the answer to a plain question
+_MOST_LINES = 10  # in the answer to a plain question
 _KEPT_BYTES = _CHUNK_BYTES = 16_000_000  # a run dies at the end of its log
 
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     text = args.file if _is_question(args.file) else read_text(args.file)
     if args.lang is None and _is_question(text) and (spoken := language_of(text)):
-        choose(spoken)  # a question is answered in its own language
+        choose(spoken)  # answer a question in its own language
     about = _about(args, text)
     found, cause = explain(text, about), answer(text, about)
     asked = not found and _is_question(text)
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _in_ten_lines(answered: str, found: tuple[Explanation, ...]) -> str:
-    """The answer to a plain question, and as many sentences on config and card as have room."""
+    """The answer to a plain question, and as many sentences about config and card as fit."""
     told = [paragraph(each, "  ") for one in found for each in one.says]
     told = [*(paint(paragraph(one.title), "bold") for one in found), *told]
     while told and "\n".join([answered, *told]).count("\n") >= _MOST_LINES:
@@ -80,12 +80,12 @@ def _answered(cause: Cause) -> str:
 
 
 def _is_question(text: str) -> bool:
-    """A sentence, and not the name of a file: three words or more on one line."""
+    """A sentence and not a file name: three words or more on one line."""
     return len(text.split()) >= 3 and "\n" not in text.strip() and not Path(text[:255]).exists()
 
 
 def read_text(file: str) -> str:
-    """The end of what is to be explained. Bytes that are no UTF-8 are shown as such and hurt nothing."""
+    """The end of the text to explain. Bytes that are not UTF-8 are shown as such and do no harm."""
     if file == "-":
         if sys.stdin is None or sys.stdin.isatty():
             raise BadInput(say("gpu.explain_no_text"))
@@ -103,7 +103,7 @@ def _end_of(source: BinaryIO) -> bytes:
 
 
 def _about(args: argparse.Namespace, text: str) -> About:
-    """What the user gave; of other programs, else what the message itself says."""
+    """What the user gave; for other programs' memory, otherwise what the message itself says."""
     reading = gpu = estimate = None
     given_bytes = other_bytes(args)
     if given_bytes is None:

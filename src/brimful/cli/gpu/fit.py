@@ -1,4 +1,4 @@
-"""`brimful fit`: will it fit, how fast is it, and what should change? The text stands in fit_text.py."""
+"""`brimful fit`: will it fit, how fast is it, and what should change? The text is in fit_text.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 check
 brimful fit examples/nanogpt/train_fineweb.py --gpu all
 brimful fit --model llama-3.1-8b --gpu 4090 --inference --weight-bits 4"""
 
-# Flag -> (word of `--set`, placeholder). A flag is a `--set` that --help can show.
+# Flag -> (key of `--set`, placeholder). A flag is a `--set` that --help can show.
 _FLAGS: dict[str, tuple[str, str]] = {
     "--batch-size": ("batch_size", "N"),
     "--seq-len": ("seq_len", "N"),
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> Answer:
         return fit_cards.run(args, _read(args, _words(args)))
     _check(args)
     if args.compare and args.config is None and args.model is None:
-        # `--compare a.py b.py`: the first file is what the others are held against.
+        # `--compare a.py b.py`: the others are compared with the first file.
         args.config = next((what for what in args.compare if "=" not in what), None)
         args.compare = [what for what in args.compare if what != args.config]
     asked = None if args.gpu else own_card(args)
@@ -153,7 +153,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The flags as `--set` words, before those: a `--set` has the last word."""
+    """The flags as `--set` words, before the user's: a `--set` overrides a flag."""
     words = [
         f"{word}={value}"
         for flag, (word, _) in _FLAGS.items()
@@ -190,15 +190,15 @@ def _models() -> Answer:
 
 
 def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
-    """The config as it is, and beside it each variant: another file, or `--set` words joined by commas.
+    """The config as it is, and each variant beside it: another file, or `--set` words joined by commas.
 
-    Where it does not fit as it is, brimful's own fix is the last row.
+    If it does not fit, brimful's own fix is the last row.
     """
 
     compared = [(words("gpu.as_it_is"), reading)]
     for what in args.compare:
         if "=" in what:
-            # 'a=1,b=(2,3)' is a=1 and b=(2,3): a comma only parts words where a new key follows.
+            # 'a=1,b=(2,3)' is a=1 and b=(2,3): a comma separates words only if a new key follows.
             words_of = re.split(r",\s*(?=[A-Za-z_]\w*=)", what)
             compared.append((what.replace(",", ", "), _read(args, [*_words(args), *words_of])))
         else:
@@ -244,7 +244,7 @@ def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
 
 
 def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answer:
-    """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
+    """Prints or writes the file with the lines of one fix and of `--set` changed."""
 
     from brimful.fit.advice.patch import patch_text, write_patched
 
@@ -255,11 +255,11 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     wanted = replace(reading, training=fix.training) if fix else reading
     change, lines_alone = plain.dialect.spell(plain.training, wanted.training)
     if not lines_alone:
-        raise _not_lines(plain, wanted, change)
+        raise _not_expressible(plain, wanted, change)
     lines = {key: then for key, (_, then) in change.items()}
     text = read_config(plain.file, what=say("gpu.config"))
     patched = patch_text(text, lines, suffix=plain.file.suffix)
-    _hold(args, plain, patched, wanted)
+    _verify(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
     said = change_text(change) or words("gpu.nothing_to_change")
@@ -275,20 +275,20 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
 
 
 def _launched(reading: Reading) -> list[str]:
-    """What torchrun says and no config does: it is said again whenever the config is read."""
+    """What torchrun sets and no config does: must be repeated whenever the config is read."""
     return [f"gpus={reading.training.gpus}"] if reading.training.gpus > 1 else []
 
 
-def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
-    """Why a change that no line of this kind of config can say is not written."""
+def _not_expressible(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
+    """Why a change is not written: no line in this kind of config can express it."""
 
     known = plain.dialect.lines(wanted.training)
     said = change_text({key: pair for key, pair in change.items() if key not in known} or change)
     return Refused(say("gpu.patch_not_a_line", change=said, file=plain.file, program=plain.dialect.code))
 
 
-def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
-    """Reads the patched text again: what would be printed or written must say what was predicted."""
+def _verify(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
+    """Reads the patched text again: what is printed or written must give what was predicted."""
     from tempfile import TemporaryDirectory
 
     assert plain.file is not None
@@ -302,7 +302,7 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
         again = _read(argparse.Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
     if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
         raise Refused(say("gpu.patch_other_model", names=", ".join(names), file=plain.file))
-    # Where multiplies are in 16 bits there is none left that tf32 could be for.
+    # With 16-bit matmuls, tf32 has no effect.
     tf32 = again.training.tf32 if wanted.training.half else wanted.training.tf32
     if names := _differ(again.training, replace(wanted.training, tf32=tf32)):
         raise Refused(say("gpu.patch_unchangeable", file=plain.file, names=", ".join(names)))
@@ -313,9 +313,9 @@ def _differ(one: Model | Training, other: Model | Training) -> list[str]:
 
 
 def _chosen(answer: Estimate, number: int | None) -> Fix | None:
-    """The fix asked for, or the first that lines alone can make; None where it fits as it is.
+    """The requested fix, or the first that changed lines alone can make; None if it already fits.
 
-    Where it is at risk, only what surely fits is worth a change of the file.
+    If it is at risk, only a fix that surely fits is worth changing the file.
     """
     fixes = answer.fixes or answer.faster
     if number is not None:

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted(args: argparse.Namespace) -> bool:
-    """Whether this is for us, and not a training on one card."""
+    """Whether this module handles it: anything but training on one card."""
     every = args.gpu is not None and args.gpu.strip().lower() == "all"
     if not every and args.prices is not None and not args.inference:
         raise BadInput(say("gpu.prices_need_all"))
@@ -120,7 +120,7 @@ def _row(one: Ranked | Served, fifth: object) -> list[str]:
     cost, price = one.usd_per_million, one.microusd_per_gpu_hour
     assert cost is not None
     assert price is not None
-    digits = min(6, max(2, 2 - math.floor(math.log10(cost))))  # three figures that count
+    digits = min(6, max(2, 2 - math.floor(math.log10(cost))))  # three significant digits
     return [
         one.gpu.name,
         tongue().number(cost, digits),
@@ -173,7 +173,7 @@ def _name(one: Ranked | Served) -> str:
 
 
 def _fitted(header: list[str], rows: list[list[str]]) -> str:
-    """The table with its last column broken so that it fits the terminal."""
+    """The table with its last column wrapped to fit the terminal."""
     others = sum(max(len(row[i]) for row in (header, *rows)) + 2 for i in range(len(header) - 1))
     room = max(12, page_columns() - others)
     broken: list[list[str]] = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from brimful.specs.estimate import Item
     from brimful.tracing.report import Trace
 
-NEAR_FRAC = 0.03  # up to here the formula needs no explanation
+NEAR_FRAC = 0.03  # a smaller difference needs no explanation
 _STATES = ("weights", "weight_casts", "adapter", "optimizer_state", "gradients")
 _OUTSIDE = ("allocator_cache", "cuda_context", "other_programs", "rounding", "workspaces")
 

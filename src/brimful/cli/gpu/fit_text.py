@@ -1,7 +1,6 @@
 """What `brimful fit` prints for people: the verdict first, then bytes, counters, speed and what to change.
 
-One layout for every language: sentences come from the catalogs, numbers and units are written as the language
-writes them.
+One layout for every language: sentences come from the catalogs, and numbers and units follow the language.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from brimful.specs.presets import Preset
 if TYPE_CHECKING:
     from brimful.fit.advice.ladder import Rung
 
-_NARROWEST, _WIDEST = 72, 100  # columns the report is laid out for, as the terminal allows
+_NARROWEST, _WIDEST = 72, 100  # layout columns, depending on the terminal
 _WIDE_BAR, _NARROW_BAR = 12, 5
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, within reason; all of them where there is no terminal."""
+    """Columns to use: the terminal's, within limits; the maximum without a terminal."""
     return max(_NARROWEST, min(_WIDEST, get_terminal_size((_WIDEST, 24)).columns))
 
 
@@ -57,7 +56,7 @@ def show(
 
 
 def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str:
-    """Side by side: bytes, verdict, sequences a step and speed, each against the first row."""
+    """Side by side: bytes, verdict, sequences per step and speed, each relative to the first row."""
 
     _, base, first = rows[0]
     letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(rows))]
@@ -162,7 +161,7 @@ def models_text(presets: Sequence[Preset]) -> str:
     return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
 
-_RARE = 0.01  # chances beyond are not told apart
+_RARE = 0.01  # smaller chances are not distinguished
 
 
 def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
@@ -303,7 +302,7 @@ def _headed(title: Sentence, more: Sentence, joint: str) -> list[str]:
 
 
 def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
-    """One change, what comes of it, and why: a fix saves, what is faster may take more."""
+    """One change, its effect, and why: a fix saves memory, a speed-up may take more."""
 
     verdict = verdict_words(fix.verdict) if fix.fits else say("gpu.still_not_fit")
     time = Factor(fix.step_time_factor)
@@ -322,7 +321,7 @@ def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
             size=_signed(-fix.saves_bytes),
             verdict=verdict,
         )
-    # 'batch_size 16 -> 8, …', broken after a comma only.
+    # 'batch_size 16 -> 8, …', wrapped only after a comma.
     change = ", ".join(change_text({key: pair}).replace(" ", KEPT) for key, pair in fix.change.items())
     return [
         _filled(change, f"  {number}. ", "     "),

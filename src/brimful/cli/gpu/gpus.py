@@ -1,4 +1,4 @@
-"""`brimful gpus`: the cards brimful knows, or one of them with where its numbers come from."""
+"""`brimful gpus`: the cards brimful knows, or one of them with the sources of its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The card, and what other programs hold of it: as the user says, as the driver says, or as is assumed."""
+"""The card, and what other programs hold of it: as the user says, as the driver says, or as assumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_others(parser: argparse.ArgumentParser) -> None:
 
 
 def other_bytes(args: argparse.Namespace) -> int | None:
-    """What the user says; None where nothing was said."""
+    """What the user says; None if not given."""
     if args.other_mib is None:
         return 0 if args.headless else None
     if args.headless and args.other_mib:
@@ -29,7 +29,7 @@ def other_bytes(args: argparse.Namespace) -> int | None:
 
 
 def own_card(args: argparse.Namespace) -> tuple[Gpu, Sentence]:
-    """This machine's first card, where nobody names one, and what other programs hold there by its driver."""
+    """This machine's first card if none is named, and what other programs hold there, from its driver."""
     from brimful.meter.nvml import read_gpus
     from brimful.meter.peak import find_card
 

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _reading(args: argparse.Namespace, first: RunSample) -> Reading:
-    """What was run: as the user says, or as the run's own command line does; with what the Meter was told."""
+    """What was run: from the user or the run's own command line, plus what the Meter was told."""
 
     metered = [f"{key}={value}" for key, value in first.more.items() if own_word(key) is not None]
     if first.world > 1:

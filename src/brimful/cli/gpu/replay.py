@@ -1,4 +1,4 @@
-"""`brimful replay`: a recording of PyTorch's allocator, replayed and tried under other settings."""
+"""`brimful replay`: a recording of PyTorch's allocator, replayed under its own and other settings."""
 
 from __future__ import annotations
 

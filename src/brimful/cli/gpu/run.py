@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> Answer:
     keeper = Keeper(
         command=command, path=args.checkpoint, words=tuple(args.resume_with), sealed=sealed_folder()
     )
-    # With --json standard output is the envelope's alone.
+    # With --json, standard output is only for the envelope.
     wishes = Wishes(
         tries=args.tries, fix=args.fix, climb=args.climb, logs=args.logs, stdout=2 if args.json else 1
     )
@@ -105,7 +105,7 @@ def _idle(args: argparse.Namespace, tell: Callable[[Value], None]) -> IdleWatch 
 
 
 def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[Value], None]) -> Forecast | None:
-    """What can be predicted; nothing is no reason not to start."""
+    """What can be predicted; without a prediction the run still starts."""
 
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
     room, no_room = _room(args, command)
@@ -116,7 +116,7 @@ def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[Value]
 
 
 def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Value | None]:
-    """The card and what others hold of it: as the user says, or as the driver does now."""
+    """The card and what others hold of it: from the user, or from the driver now."""
 
     given_bytes = other_bytes(args)
     named = find_gpu(args.gpu) if args.gpu is not None else None
@@ -137,6 +137,6 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Valu
 
 
 def _tell(said: Value) -> None:
-    """Our own words go to standard error: standard output is the command's."""
+    """Our own messages go to standard error: standard output belongs to the command."""
     lines = wrapped("brimful: ", said)
     tell("\n".join(paint(line, "cyan") for line in lines), aside=True)

@@ -1,4 +1,4 @@
-"""`brimful runs score`: predict a table of measured runs, and say how wrong we were."""
+"""`brimful runs score`: predict a table of measured runs, and report the errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _check_target(path: Path, inputs: set[str | None]) -> None:
-    """Never write over what was read, nor over anything that is not a plain file."""
+    """Never overwrite the input, nor anything that is not a plain file."""
     if path.exists() and not path.is_file():
         raise BadInput(say("gpu.rows_not_a_file", path=path))
     if any(given and path.resolve() == Path(given).resolve() for given in inputs):
@@ -81,7 +81,7 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
                 "predicted_mfu": f"{speed.mfu.likely:.4f}",
             }
         writer.writerow(line)
-    path = path.resolve()  # a link stays one, and what it names is written
+    path = path.resolve()  # a link stays a link, and its target is written
     with os_errors_as("language.cannot_write", path=path):
         write_whole(path, out.getvalue())
 

@@ -1,4 +1,4 @@
-"""`brimful sweep`: memory, MFU and tokens a second over a range of batch sizes or lengths."""
+"""`brimful sweep`: memory, MFU and tokens per second over a range of batch sizes or lengths."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _chart(done: Sweep) -> str:
-    """A stacked bar for each value, as wide as the terminal allows, and a mark where the card ends."""
+    """A stacked bar per value, as wide as the terminal allows, with a mark at the card's limit."""
     rows = _rows(done)
     cells = [_cells(point) for point in rows]
     widths = [max(len(cell[i]) for cell in cells) for i in range(4)]
@@ -106,7 +106,7 @@ def as_dict(done: Sweep) -> dict[str, Any]:
 
 
 def _rows(done: Sweep) -> list[Point]:
-    """At most so many values, evenly spread, with the ends, the largest that fits and the knee among them."""
+    """At most this many values, evenly spaced, including the ends, the largest that fits and the knee."""
     points = done.points
     if len(points) <= _MOST_ROWS:
         return list(points)
@@ -126,7 +126,7 @@ def _cells(point: Point) -> tuple[str, str, str, str]:
 
 
 def _bar(point: Point, whole: int, room: int) -> str:
-    """One character for each part in `room` of the whole; rounding never adds up to more than the sum."""
+    """Characters per part, out of `room` for the whole; rounding never exceeds the sum."""
     bar, total = "", 0
     for group, size in point.groups().items():
         total += size
@@ -138,7 +138,7 @@ _MOST_POINTS = 2048
 
 
 def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int]) -> Answer:
-    """One sweep of the batch for each length, told in one line each."""
+    """One batch sweep per length, one line each."""
 
     if args.plot is not None:
         raise BadInput(say("gpu.plot_one_range"))
@@ -181,7 +181,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
 
 
 def _row(length: int, done: Sweep) -> tuple[str, ...]:
-    """With the smallest batch where none fits: by how much it does not."""
+    """With the smallest batch if none fits: by how much it does not."""
     point = next((p for p in done.points if p.value == done.largest), done.points[0])
     fits = done.largest is not None
     return (

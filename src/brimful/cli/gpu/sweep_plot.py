@@ -1,6 +1,6 @@
-"""The picture of a sweep, by matplotlib: memory stacked by part, and MFU and tokens a second below it.
+"""The chart of a sweep, with matplotlib: memory stacked by part, and MFU and tokens per second below it.
 
-matplotlib is an extra (`brimful[plot]`) and is imported only when a picture is asked for.
+matplotlib is an extra (`brimful[plot]`) and is imported only when a chart is requested.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brimful.language import Size, say, told, tongue, words
 from brimful.language.failures import needs_package, os_errors_as
 from brimful.units import GIB
 
-# Colours that people with any colour vision can tell apart (Okabe and Ito).
+# Colours that people with any colour vision can distinguish (Okabe and Ito).
 _COLOURS = {
     "states": "#0072B2", "activations": "#56B4E9", "logits": "#D55E00", "cache": "#E69F00",
     "outside": "#999999", "rest": "#CC79A7",
@@ -27,7 +27,7 @@ _KINDS = (".png", ".svg", ".html")
 
 
 def write_plot(file: str, done: Sweep, title: str) -> None:
-    """The picture, or a page with the picture and its sentences that needs nothing else."""
+    """The chart, or a self-contained page with the chart and its sentences."""
     path = Path(file)
     kind = path.suffix.lower()
     if kind not in _KINDS:
@@ -43,7 +43,7 @@ def picture(done: Sweep, title: str, kind: str) -> bytes:
     with needs_package("gpu.plot_needs_matplotlib"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    # The same sweep, the same bytes: no date, and names inside an SVG that do not change.
+    # The same sweep gives the same bytes: no date, and stable names inside the SVG.
     mpl.rcParams["svg.hashsalt"] = "brimful"
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")
     memory, speed = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
@@ -72,7 +72,7 @@ def _memory(axes: Any, done: Sweep) -> None:  # noqa: ANN401 - matplotlib's own 
     _grouped(axes.yaxis)
     axes.margins(x=0)
     handles, labels = axes.get_legend_handles_labels()
-    # Beside the picture, from its top down: inside it would lie over the lines.
+    # Beside the chart, from its top down: inside it would cover the lines.
     axes.legend(
         handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8, frameon=False
     )
@@ -107,7 +107,7 @@ def _speed(axes: Any, done: Sweep) -> None:  # noqa: ANN401 - matplotlib's own t
 
 
 def _label(axes: Any, text: str, value: int, done: Sweep) -> None:  # noqa: ANN401 - matplotlib's own type
-    """At the foot of its line, on white, on the side that has more room."""
+    """At the foot of its line, on white, on the side with more room."""
     first, last = done.points[0].value, done.points[-1].value
     right = value - first <= last - value
     axes.annotate(
@@ -122,7 +122,7 @@ def _label(axes: Any, text: str, value: int, done: Sweep) -> None:  # noqa: ANN4
 
 
 def _grouped(axis: Any) -> None:  # noqa: ANN401 - matplotlib's own type
-    """Numbers as the language writes them, with no more decimals than their distance asks for."""
+    """Numbers in the language's format, with only as many decimals as their spacing needs."""
     from matplotlib.ticker import FuncFormatter
 
     def shown(value: float, _: int | None = None) -> str:

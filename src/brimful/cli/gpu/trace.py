@@ -1,4 +1,4 @@
-"""`brimful trace`: run your own script for two steps without a GPU and say what a GPU would hold."""
+"""`brimful trace`: run your own script for two steps without a GPU and report what a GPU would hold."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     gpu = find_gpu(options.gpu)
     Settings.parse(options.conf or "")
-    if options.script.is_file():  # else that is what is wrong, whatever else is missing
+    if options.script.is_file():  # otherwise the missing script is the error
         need_torch()
     data = trace_script(
         options.script,
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
-    """The timeline as pictures, where asked for."""
+    """The timeline as charts, if requested."""
 
     if not (options.html or options.png):
         return
@@ -106,7 +106,7 @@ def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 _WIDTH = 80
-_OUTSIDE = ("rounding", "allocator_cache", "cuda_context", "workspaces", "kernel_buffers")  # no tensors
+_OUTSIDE = ("rounding", "allocator_cache", "cuda_context", "workspaces", "kernel_buffers")  # not tensors
 _PHASES = {
     "setup": say("gpu.set_up"),
     "forward": say("gpu.forward"),
@@ -123,7 +123,7 @@ _VERDICTS = {
 
 
 def said_again(data: dict[str, Any]) -> Sentence:
-    """A sentence as the traced process wrote it down: its code and its plain values."""
+    """A sentence that the traced process recorded: its code and its plain values."""
     return Sentence(data["code"], {name: value for name, value in data.items() if name != "code"})
 
 
@@ -191,7 +191,7 @@ def _headline(data: dict[str, Any]) -> Sentence:
 
 
 def _counters(data: dict[str, Any]) -> str:
-    names = ("requested", "allocated", "reserved")  # PyTorch's own words
+    names = ("requested", "allocated", "reserved")  # PyTorch's terms
     rows = []
     for title, step in ((say("gpu.first_step"), "first_step"), (say("gpu.steady_step"), "steady_step")):
         sizes = (told(Size(data[step][f"{name}_bytes"])) for name in names)

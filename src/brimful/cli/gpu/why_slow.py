@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _look(seconds: int) -> list[Sample]:
-    """What the driver says while the run goes on; its steps of that time are read afterwards."""
+    """What the driver says while the run continues; its steps of that time are read afterwards."""
 
     found: list[Sample] = []
     with closing(NvidiaDriver()) as driver:

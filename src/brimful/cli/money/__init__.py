@@ -1,1 +1,1 @@
-"""What GPU time costs: prices, books of bids, offers, budgets, bills."""
+"""What GPU time costs: prices, bids, offers, budgets, bills."""

@@ -63,7 +63,7 @@ def budget(args: argparse.Namespace) -> Answer:
 
 
 def _terms(args: argparse.Namespace) -> dict[str, Any]:
-    """What was said of the budget besides its sum; the rest stays as it is."""
+    """The budget's terms besides its sum; unset terms stay unchanged."""
     asked = {name: getattr(args, name) for name in ("within", "period", "zone", "hard")}
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -103,7 +103,7 @@ def _change_budget(args: argparse.Namespace) -> Answer:
 
 
 def _is_known(client: Client, team: str, budget: BudgetAnswer) -> bool:
-    """Somebody is in the team, or its jobs have cost something. `default` is where an operator submits."""
+    """Someone is in the team, or its jobs have cost something. `default` is where an operator submits."""
     if team == "default" or any(
         budget[name] for name in ("accruing_microusd", "held_microusd", "spent_microusd")
     ):
@@ -128,14 +128,14 @@ def _budgets_text(budgets: list[BudgetAnswer]) -> str:
 
 
 def _path(budget: BudgetAnswer, budgets: list[BudgetAnswer]) -> list[str]:
-    """Its name after those it is within, so that each stands under its parent."""
+    """Its name after its parents', so that each is listed under its parent."""
     terms = budget["budget"]
     parent = next((each for each in budgets if terms and each["tenant"] == terms["within"]), None)
     return [*(_path(parent, budgets) if parent else []), budget["tenant"]]
 
 
 def _period_text(each: BudgetAnswer) -> Iterator[str]:
-    """What renews, or only warns, with where it is heading."""
+    """What renews or only warns, with the projection."""
     terms = each["budget"]
     if terms is None or (terms["until_s"] is None and terms["hard"]):
         return
@@ -177,7 +177,7 @@ def invoice(args: argparse.Namespace) -> Answer:
         )
         return Answer(data, told(none))
     amounts = [bill["microusd"] for bill in made]
-    # Equal bills look equal: where one is below a cent, all are shown to the micro-dollar.
+    # Equal bills look equal: if one is below a cent, all are shown to the micro-dollar.
     exact = any(0 < amount < CENT for amount in amounts)
     money = ExactUsd if exact else Usd
     billed_said = [money(n) for n in (amounts if exact else cents_that_add_up(amounts))]
@@ -209,7 +209,7 @@ def invoice(args: argparse.Namespace) -> Answer:
 
 
 def _of_log(args: argparse.Namespace) -> dict[str, Any]:
-    """From a file or the database, where no server need be up."""
+    """From a file or the database, without a running server."""
     fold, sums = Invoices(), Sums(args.by)
     if args.log:
         fold_log(Path(args.log), lambda event: sums.add(fold.apply(event)))
@@ -234,7 +234,7 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def ledger(args: argparse.Namespace) -> Answer:
-    """Fold the log into a ledger: the same log gives the same balances, wherever it is done."""
+    """Fold the log into a ledger: the same log gives the same balances everywhere."""
     book = Ledger()
     events = fold_log(Path(args.file), book.apply)
     balances = dict(sorted(book.balances.items()))
@@ -254,7 +254,7 @@ def ledger(args: argparse.Namespace) -> Answer:
 
 
 def all_events(store: Store) -> Iterator[Event]:
-    """The whole log, which a store hands out in pieces."""
+    """The whole log, which a store returns in pieces."""
     seq = 0
     while events := store.since(seq):
         yield from events
@@ -262,11 +262,11 @@ def all_events(store: Store) -> Iterator[Event]:
 
 
 def fold_log(path: Path, apply: Callable[[Event], None], *, whole: bool = True) -> int:
-    """Apply every event of a file that anybody may have written, and say how many there were.
+    """Apply every event of an untrusted file, and return how many there were.
 
-    One JSON object a line (kind, version, body), or an answer of `fleet events`. Accounts that are not folded
-    from the first event on would look right and be wrong, so unless it need not be `whole`, a log that
-    numbers its events begins with the first. It may have gaps: a tenant is told only of its own jobs.
+    One JSON object per line (kind, version, body), or the output of `fleet events`. Accounts folded from a
+    later event on would look right and be wrong, so with `whole` a log that numbers its events must begin
+    with the first. It may have gaps: a tenant sees only events of its own jobs.
     """
     try:
         with os_errors_as("money.unreadable", None, file=path):
@@ -299,7 +299,7 @@ def fold_log(path: Path, apply: Callable[[Event], None], *, whole: bool = True) 
 
 
 def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
-    """(where it stands, the record or the line it is in)."""
+    """(where it is, the record or the line it is in)."""
     try:
         events = json.loads(text)["data"]["events"]
     except (ValueError, KeyError, TypeError, RecursionError):

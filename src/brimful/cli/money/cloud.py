@@ -13,7 +13,7 @@ from brimful.client.client import Client
 from brimful.language import Number, Percent, Sentence, Usd, count, say, told, words
 from brimful.language.printable import all_printable
 
-SHOWN = 20  # offers that a person looks at
+SHOWN = 20  # offers shown to a person
 
 
 def _header(*names: str) -> list[str]:

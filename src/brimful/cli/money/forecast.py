@@ -1,4 +1,4 @@
-"""`brimful market forecast`: load by hour, how long spot stays, whether a price stays low; scored."""
+"""`brimful market forecast`: load by hour, how long spot lasts, whether a price stays low; scored."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> Answer:
         return _prices(args)
     if args.hours > 48:
         raise BadInput(say("money.too_far_ahead", hours=args.hours))
-    return _of_file(args) if args.load else _of_server(args)
+    return _from_file(args) if args.load else _from_server(args)
 
 
-def _of_server(args: argparse.Namespace) -> Answer:
+def _from_server(args: argparse.Namespace) -> Answer:
     found: ForecastAnswer = Client().forecast(hours=args.hours)
     parts = []
     for pool in all_printable(found["pools"]):
@@ -66,7 +66,7 @@ def _of_server(args: argparse.Namespace) -> Answer:
     return Answer(found, "\n\n".join(parts) or words("money.no_load_yet"))
 
 
-def _of_file(args: argparse.Namespace) -> Answer:
+def _from_file(args: argparse.Namespace) -> Answer:
     from brimful.adapters.providers.records import read_loads
 
     loads = _named(read_loads(Path(args.load)), args.name)
@@ -179,7 +179,7 @@ def _prices(args: argparse.Namespace) -> Answer:
 
 
 def _price_score(series: dict[str, PriceSeries], hours: int, end_h: float) -> Answer:
-    """Learned on all but the last twelve months, tried on those."""
+    """Trained on all but the last twelve months, tested on those."""
     scores = score_prices(series.values(), hours, cut_h=end_h - YEAR_H)
     whole = pooled(scores.values())
     rows = [

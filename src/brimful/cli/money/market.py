@@ -22,7 +22,7 @@ from brimful.sim.traces.capacity import read_capacity
 from brimful.units import MICROUSD
 
 MOST_BYTES = 256 * 1024**2
-SHOWN = 12  # losers a person looks at
+SHOWN = 12  # losing bids shown to a person
 
 
 def _add_deadline(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +162,7 @@ def _shown(book: Book, cleared: Cleared) -> str:
 
 
 def _depth(cleared: Cleared) -> str:
-    """The demand curve: who holds what, dearest first."""
+    """The demand curve: who holds what, highest bid first."""
     if not cleared.wins:
         return words("money.nobody_wins")
     highest = max(win.bid.limit for win in cleared.wins)

@@ -1,4 +1,4 @@
-"""`brimful market price`: what an hour of each pool costs now, who would pay what, and how it came there."""
+"""`brimful market price`: each pool's current hourly price, who would pay what, and how it got there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ brimful market price h100 --history
 brimful market price --ahead
 brimful market price --history --log events.jsonl"""
 
-ROWS = 8  # of the chart
+ROWS = 8  # height of the chart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    if not 0 < args.hours <= 24 * 366:  # NaN is neither
+    if not 0 < args.hours <= 24 * 366:  # also rejects NaN
         raise BadInput(say("money.bad_hours", hours=args.hours))
     back_s = int(args.hours * HOUR_S) or 1
-    data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
-    pools = [each for each in data["pools"] if not args.pool or _is_called(each, args.pool.lower())]
+    data = _from_log(Path(args.log), back_s) if args.log else _from_server(back_s, history=args.history)
+    pools = [each for each in data["pools"] if not args.pool or _matches_name(each, args.pool.lower())]
     if not pools and args.pool:
         known = ", ".join(sorted({name for each in data["pools"] for name in _names(each)}))
         called = Quoted(args.pool[:60])
@@ -64,19 +64,19 @@ def _names(pool: PoolPriceAnswer) -> tuple[str, str, str]:
     return pool["gpu"], pool["site"], pool["tier"]
 
 
-def _is_called(pool: PoolPriceAnswer, name: str) -> bool:
+def _matches_name(pool: PoolPriceAnswer, name: str) -> bool:
     """`h100` is enough for `h100-sxm-80gb`."""
     return any(each == name or each.startswith(f"{name}-") for each in _names(pool))
 
 
-def _of_server(back_s: int, *, history: bool) -> PricesAnswer:
+def _from_server(back_s: int, *, history: bool) -> PricesAnswer:
     client = Client()
     found = client.prices()
     return client.prices(since_s=max(0, found["now_s"] - back_s)) if history else found
 
 
-def _of_log(path: Path, back_s: int) -> PricesAnswer:
-    """The same from a log alone: the last price of each market pool and what came before."""
+def _from_log(path: Path, back_s: int) -> PricesAnswer:
+    """The same from a log alone: the last price of each market pool and its history."""
     from brimful.cli.money.accounts import fold_log
     from brimful.fleet.events import Event, PoolPriced
     from brimful.fleet.node import Pool
@@ -129,7 +129,7 @@ def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool)
 
 
 def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
-    """The price of each hour to come, as a line of eighths and the hours at which it turns."""
+    """The price of each coming hour, as a sparkline with the hours at which it changes."""
     if not quotes:
         return f"\n\n  {words('money.no_tariff')}"
     prices = [each["microusd_per_gpu_hour"] for each in quotes]
@@ -146,7 +146,7 @@ def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
 
 
 def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
-    """Bids by limit, dearest first: █ hold GPUs, ░ wait for some."""
+    """Bids by limit, highest first: █ hold GPUs, ░ wait for some."""
     shown = steps[:12]
     most = max(step["held"] + step["wanted"] for step in shown)
     width, total, rows = max(10, min(40, page_columns() - 44)), 0, []
@@ -170,13 +170,13 @@ def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
 
 
 def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[str]:
-    """The billed price over time as bars, use and demand as a line of eighths below."""
+    """The billed price over time as bars, with use and demand as sparklines below."""
     if not points:
         return ["  " + words("money.no_price_then")]
     columns = max(24, min(96, page_columns() - 14))
     start_s = max(points[0]["at_s"], now_s - back_s)
     span_s = max(1, now_s - start_s)
-    at = [_then(points, start_s + span_s * (i + 1) // columns) for i in range(columns)]
+    at = [_point_at(points, start_s + span_s * (i + 1) // columns) for i in range(columns)]
     prices = [each["microusd_per_gpu_hour"] for each in at]
     top = max(prices) or 1
     labels = {0: told(Usd(top)), ROWS // 2: told(Usd(top // 2))}
@@ -194,8 +194,8 @@ def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[
     ]
 
 
-def _then(points: Sequence[PricePointAnswer], at_s: int) -> PricePointAnswer:
-    """What held at that second."""
+def _point_at(points: Sequence[PricePointAnswer], at_s: int) -> PricePointAnswer:
+    """The value at that second."""
     found = points[0]
     for point in points:
         if point["at_s"] > at_s:

@@ -1,4 +1,4 @@
-"""`brimful reserve`: GPUs of a market pool for a window, lent while they idle."""
+"""`brimful reserve`: GPUs of a market pool for a window, lent while they are idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _add_window(parser: argparse.ArgumentParser) -> None:
 def _window(args: argparse.Namespace) -> dict[str, object]:
     asked: dict[str, object] = {"gpu": args.gpu, "gpus": args.gpus, "hours": args.hours}
     if args.start is not None:
-        from brimful.server.jobfiles.own import deadline  # a moment is read as a deadline is
+        from brimful.server.jobfiles.own import deadline  # start times have the syntax of deadlines
 
         asked["start_s"] = deadline(args.start, "--start")
     return asked | {name: getattr(args, name) for name in ("site", "tier") if getattr(args, name)}
@@ -77,7 +77,7 @@ def extend(args: argparse.Namespace) -> Answer:
 
 
 def _limit(args: argparse.Namespace, offered: ReserveQuoteAnswer) -> int:
-    """What one agreed to: the price that was shown, or the limit that was given."""
+    """The agreed price: the one that was shown, or the given limit."""
     price = offered["microusd_per_gpu_hour"]
     limit = price if args.at_most is None else usd(args.at_most, "--at-most")
     if price > limit:
@@ -94,7 +94,7 @@ def _change(verb: Literal["pause", "resume"]) -> Callable[[argparse.Namespace], 
 
 
 def give_back(args: argparse.Namespace) -> Answer:
-    """For good, so it asks."""
+    """Permanent, so it asks for confirmation."""
     gpus = words("money.reserve_all") if args.gpus is None else told(count("gpu", args.gpus))
     sentence = say("money.reserve_returns", gpus=gpus, reservation=args.reservation)
     if args.dry_run:
@@ -130,7 +130,7 @@ SUMS = ("reservation", "gpu_hours", "active", "idle", "paused", "lent", "paid", 
 
 
 def table_of(found: Sequence[ReservationAnswer]) -> str:
-    """How it stands, and below it the hours and the money: committed, active, idle, lent, net."""
+    """Its state, and below it the hours and the money: committed, active, idle, lent, net."""
     shown = all_printable(list(found))
     now = [
         (

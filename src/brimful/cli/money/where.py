@@ -104,7 +104,7 @@ def _job(args: argparse.Namespace, reading: Reading) -> Rates:
 def rates_of(
     job: Rates, instances: Iterable[tuple[str, int]]
 ) -> tuple[dict[tuple[str, int], float], dict[str, Sentence]]:
-    """Tokens per second of each kind of instance where the job fits, and why not where no count does."""
+    """Tokens per second of each instance type where the job fits; and cards where it never fits, with why."""
 
     rates: dict[tuple[str, int], float] = {}
     why_not: dict[str, Sentence] = {}
@@ -137,7 +137,7 @@ def _as_dict(place: Place) -> dict[str, Any]:
 
 def _text(places: list[Place], top: int, unfit: dict[str, Sentence], offers: int) -> str:
     shown = _one_per_card_and_region(places)[:top]
-    # An item that is nothing everywhere needs no column.
+    # An item that is zero everywhere needs no column.
     items = [name for name in ("egress", "restarts", "waiting") if any(getattr(p, name) for p in shown)]
     sums = ("compute", *items, "total")
     rows = [
@@ -167,7 +167,7 @@ def _text(places: list[Place], top: int, unfit: dict[str, Sentence], offers: int
 
 
 def _left_out_text(left_out: LeftOut) -> str:
-    """Rows of the file that offer nothing, with the reason: none is dropped in silence."""
+    """Rows of the file that offer nothing, with the reason: none is silently dropped."""
     lines = []
     for why, of in left_out.items():
         most = sorted(of, key=lambda label: (-of[label], label))

@@ -1,1 +1,1 @@
-"""Start brimful, watch it, rehearse a policy, look after its data and its users."""
+"""Start brimful, watch it, rehearse a policy, and manage its data and users."""

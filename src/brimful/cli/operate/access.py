@@ -46,16 +46,16 @@ def tokens(args: argparse.Namespace) -> Answer:
         return Answer(token, said)
     lasts = {} if args.lasts is None else {"ttl_s": _seconds(args.lasts)}
     made = client.add_token(args.name, tenant=args.tenant, role=args.role, **lasts)
-    return Answer({**made, "url": client.url}, _to_hand_over(made, client.url))
+    return Answer({**made, "url": client.url}, _handover_text(made, client.url))
 
 
-def _to_hand_over(made: NewTokenAnswer, url: str) -> str:
-    """Two lines for its owner's shell, and what there is to know of them."""
+def _handover_text(made: NewTokenAnswer, url: str) -> str:
+    """Two lines for the new owner's shell, and what they should know."""
     token = all_printable(made["token"])
     facts = {name: token[name] for name in ("name", "role", "tenant")}
     lines = [
         *(f"export BRIMFUL_URL={url}", f"export BRIMFUL_TOKEN={made['secret']}", ""),
-        f"# {words('operate.token_for', **facts, until=_good(token, clock))}",
+        f"# {words('operate.token_for', **facts, until=_validity(token, clock))}",
         f"# {words('operate.token_shown_once')}",
     ]
     address = urlsplit(url)
@@ -65,7 +65,7 @@ def _to_hand_over(made: NewTokenAnswer, url: str) -> str:
     return "\n".join(lines)
 
 
-def _good(token: TokenAnswer, when: Callable[[int], str]) -> Sentence:
+def _validity(token: TokenAnswer, when: Callable[[int], str]) -> Sentence:
     if token["revoked_s"] is not None:
         return say("operate.revoked_on", when=when(token["revoked_s"]))
     if token["expires_s"] is None:
@@ -74,7 +74,7 @@ def _good(token: TokenAnswer, when: Callable[[int], str]) -> Sentence:
 
 
 def _id(text: str) -> str:
-    """The id, also where somebody gives the whole token, which then goes no further."""
+    """The id, even if the user gives the whole token, which then goes no further."""
     match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
     if match is None:
         raise BadInput(say("operate.bad_token_id", text=Quoted(text[:10])))
@@ -93,7 +93,7 @@ def _seconds(text: str) -> int | None:
 def _tokens_table(tokens: list[TokenAnswer]) -> str:
     shown = ("token", "name", "tenant", "role")
     rows = [
-        [t["token"], t["name"], t["tenant"], t["role"], day(t["created_s"]), told(_good(t, day))]
+        [t["token"], t["name"], t["tenant"], t["role"], day(t["created_s"]), told(_validity(t, day))]
         for t in tokens
     ]
     return table([words(f"operate.col_{name}") for name in (*shown, "made", "good")], rows)

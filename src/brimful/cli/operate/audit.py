@@ -1,4 +1,4 @@
-"""`brimful audit`: what became of every paid GPU-hour, and how few GPUs would have been enough."""
+"""`brimful audit`: where every paid GPU-hour went, and how few GPUs would have been enough."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ brimful audit philly_jobs.csv --size --policy fifo --policy brim"""
 
 LIST = "list"
 OF_SAMPLES = {"bad_sample", "metric_not_known", "sample_without_card"}  # left out of samples, not of jobs
-TOP = 5  # of teams and jobs in the terminal; --json has all that are told
+TOP = 5  # teams and jobs in the terminal; --json has all of them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +131,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _needs_size(args: argparse.Namespace) -> None:
-    """An option that changes nothing is refused, not ignored."""
+    """An option that would have no effect is refused, not ignored."""
     given = {"--alone": args.alone, "--policy": args.policy, "--deferrable": args.deferrable}
     if not args.size and (option := next((name for name, value in given.items() if value), "")):
         raise BadInput(say("audit.needs_size", option=option))
@@ -142,7 +142,7 @@ def _moment(option: str, text: str | None) -> datetime | None:
         return None
     try:
         found = datetime.fromisoformat(text)
-        moment(text, UTC)  # refuses years in which no job ran
+        moment(text, UTC)  # rejects impossible years
     except (ValueError, OverflowError) as error:
         raise BadInput(say("audit.bad_time", option=option, text=Quoted(text[:40]))) from error
     return found
@@ -157,7 +157,7 @@ def _seconds(when: datetime | None, zone: tzinfo) -> int | None:
 def _cut(
     trace: Trace, paths: Sequence[str], start: datetime | None, end: datetime | None, zone: tzinfo
 ) -> Trace:
-    """The jobs submitted in the window. Times of a trace name no zone: they are read as those of `zone`."""
+    """The jobs submitted in the window. Times of a trace have no zone: they are read as times in `zone`."""
     first_s = trace.first_s
     if first_s is None:
         names = ", ".join(Path(each).name for each in paths)
@@ -178,7 +178,7 @@ def _cut(
 
 
 def _nothing_to_count(records: Records) -> BadInput:
-    """Why there is no tree: what the sources hold instead, so that people see what to add."""
+    """Why there is no tree: what the sources contain instead, so that users see what to add."""
     if records.traces:
         return BadInput(say("audit.only_a_trace"))
     if records.runs:
@@ -193,14 +193,14 @@ def _nothing_to_count(records: Records) -> BadInput:
 
 
 def _rates(asked: str | None, names: Collection[str]) -> dict[str, int]:
-    """Micro-dollars of a GPU-hour by the catalog's names, or as the sources spell the type."""
+    """Micro-dollars per GPU-hour by the catalog's names, or as the sources spell the type."""
     if not asked:
         return {}
     return (known_prices() if asked == LIST else read_prices(Path(asked), names)).microusd_per_gpu_hour
 
 
 def _rate(gpu: str, rates: Mapping[str, int]) -> int | None:
-    """A source or --fleet may spell the type in its own way."""
+    """A source or --fleet may spell the type differently."""
     return rates.get(gpu) or rates.get(catalog_name(gpu))
 
 
@@ -209,7 +209,7 @@ def _priced(node: Node, rates: Mapping[str, int]) -> Node:
 
 
 def _price(records: Records, rates: Mapping[str, int], *, is_list: bool) -> None:
-    """Money for what has no price yet. The built-in table is a list's prices, and is told as such."""
+    """A price for what has none yet. The built-in table holds list prices and is labelled as such."""
 
     def priced(paid: Paid) -> Paid:
         rate = _rate(paid.gpu, rates)
@@ -260,7 +260,7 @@ def _sizes(
 
     def changed(which: Collection[str]) -> Work:
         if trace is not None:
-            return work  # it tells of nothing that could be changed
+            return work  # it contains nothing that could be changed
         return work_of(records, fleet, start_s=window[0], end_s=window[1], changes=which)
 
     return sizes, actions(changed, policies[0], sizes[0]["explained"])

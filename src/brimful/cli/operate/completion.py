@@ -1,6 +1,6 @@
 """`brimful completion`: a script that completes commands, options and their values in bash, zsh or fish.
 
-The script holds every word: a shell never starts Python to complete one.
+The script contains every word: a shell never starts Python to complete one.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ brimful completion zsh > ~/.zfunc/_brimful   # with `fpath+=~/.zfunc` before com
 brimful completion fish > ~/.config/fish/completions/brimful.fish"""
 
 FIRST = (("--help", "-h"), ("--version", "-V"))  # options without a command
-WIDEST = 70  # of what is said about an option
+WIDEST = 70  # of an option's description
 
 
 class Option(NamedTuple):
     words: tuple[str, ...]
     does: str
     takes_value: bool = False
-    values: tuple[str, ...] = ()  # none: files, or whatever the user has in mind
+    values: tuple[str, ...] = ()  # empty: files, or anything
 
 
 class Known(NamedTuple):
-    """A command, or a group without its verb, or "": what may follow it."""
+    """A command, a group without its verb, or "": what may follow it."""
 
     name: str
-    words: tuple[tuple[str, str], ...]  # with what each does
+    words: tuple[tuple[str, str], ...]  # each with its description
     options: tuple[Option, ...]
 
 
@@ -84,7 +84,7 @@ def _values(name: str, action: argparse.Action) -> tuple[str, ...]:
 
 
 def _bash(all_known: list[Known]) -> str:
-    """Compares the words of the line itself: bash has split them at `=` and `:` already."""
+    """Compares the words of the line itself, because bash has already split them at `=` and `:`."""
     groups, after, follow = "|".join(GROUPS), list[str](), list[str]()
     for one in all_known:
         words = [word for word, _ in one.words]
@@ -162,7 +162,7 @@ if [[ $funcstack[1] == _brimful ]]; then _brimful "$@"; else compdef _brimful br
 
 
 def _told(word: str, does: str) -> str:
-    """A word and what it does, as _describe wants it."""
+    """A word and what it does, in the format of _describe."""
     return shlex.quote(word.replace(":", "\\:") + (f":{does}" if does else ""))
 
 

@@ -1,4 +1,4 @@
-"""`brimful admin backup`, `restore`, `doctor`: they open the database themselves, so no server need be up."""
+"""`brimful admin backup`, `restore`, `doctor`: they open the database themselves, without a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from brimful.adapters.stores.snapshot import Fold
     from brimful.adapters.stores.sql import SqlStore
 
-SHOWN = 5  # broken things of one promise
+SHOWN = 5  # violations per promise
 SHOWN_ITEMS = 20
 
 
@@ -33,7 +33,7 @@ def add_database_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tuple[SqlStore, Settings]]:
-    """The database of these settings. It must be there, unless it is to be made."""
+    """The database of these settings. It must exist, unless it is to be created."""
     given = {name: getattr(args, name, None) for name in ("data", "database", "engines")}
     settings = read_settings(given)
     file = settings.folder / "brimful.db"
@@ -50,7 +50,7 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
         store.close()
 
 
-MOST_NAMES = 5  # of jobs in one line; --json has all
+MOST_NAMES = 5  # jobs per line; --json has all
 TABLES = ("audit", "events", "members", "notify_queue", "notify_rules", "past_jobs", "tokens", "users")
 
 
@@ -71,7 +71,7 @@ def backup(args: argparse.Namespace) -> Answer:
 
 
 def _tables(made: Backup) -> str:
-    """What is in it. A name that nobody here knows is a file's word: it is shown as it is."""
+    """Its contents. An unknown table name comes from the file and is shown unchanged."""
     named = {name: words(f"operate.table_{name}") if name in TABLES else name for name in made.rows}
     rows = ((named[name], count) for name, count in made.rows.items() if count and name != "brimful")
     return ", ".join(f"{told(count)} {name}" for name, count in rows)
@@ -90,7 +90,7 @@ def restore(args: argparse.Namespace) -> Answer:
     with open_store(args, make=True) as (store, settings):
         fold, last_s = backup.restore(source, store)
         left = _adopt(store, settings, fold)
-        lost = _end_what_is_lost(store, settings, fold, last_s=last_s)
+        lost = _end_lost_runs(store, settings, fold, last_s=last_s)
         tokens = _tokens(store, revoke=args.revoke_tokens)
         codeless = _without_code(settings, fold)
     running = sum(lease.started_s is not None for lease in fold.fleet.open_leases.values())
@@ -109,7 +109,7 @@ def restore(args: argparse.Namespace) -> Answer:
 
 
 def _without_code(settings: Settings, fold: Fold) -> list[str]:
-    """Jobs that will start here, and whose code is not in a backup."""
+    """Jobs that will start here but whose code is not in a backup."""
     from brimful.adapters.code import CodeStore
     from brimful.fleet.lease import OVER
 
@@ -118,8 +118,8 @@ def _without_code(settings: Settings, fold: Fold) -> list[str]:
     return [job.job for job in jobs if job.code and not store.path(job.tenant, job.code).is_file()]
 
 
-def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
-    """Runs of which nothing is left here: nobody knows when they ended, and nobody pays for not knowing."""
+def _end_lost_runs(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
+    """Ends runs that left nothing here: nobody knows when they ended, and nobody is billed for that."""
     from brimful.fleet.events import LeaseEnded
 
     here = {folder.name for root in _roots(settings) if root.is_dir() for folder in root.iterdir()}
@@ -162,7 +162,7 @@ def _roots(settings: Settings) -> list[Path]:
 
 
 def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> int:
-    """Make the log the folder's own, and put aside runs it does not know: their names will come again."""
+    """Bind the log to this folder, and set aside runs it does not know: their names will be reused."""
     import time
 
     import sqlalchemy as sa
@@ -173,7 +173,7 @@ def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> int:
         owner = connection.execute(sa.select(meta.c.value).where(meta.c.key == "folder")).scalar() or ""
         mine = settings.engines_folder / "leases" / ".id"
         if not mine.exists() or mine.read_text(encoding="utf-8").strip() != owner.partition(" ")[0]:
-            connection.execute(meta.delete().where(meta.c.key == "folder"))  # the next start takes it
+            connection.execute(meta.delete().where(meta.c.key == "folder"))  # the next start sets it
     known = {lease for state in fold.fleet.jobs.values() for lease in (each.lease for each in state.leases)}
     known |= {each.lease for left in fold.fleet.leaving.values() for each in left.state.leases}
     moved = 0

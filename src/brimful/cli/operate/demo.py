@@ -1,4 +1,4 @@
-"""`brimful demo`: a fleet of your own for a few minutes, with real short jobs of three teams."""
+"""`brimful demo`: a private fleet for a few minutes, with real short jobs of three teams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from brimful.language import Usd, count, say, told, verbatim, words
 EXAMPLE = """brimful demo
 brimful demo --minutes 1 --here"""
 
-# A job that prints as training does and does a little arithmetic, so that it needs nothing but Python.
+# A job that prints like a training run and does some arithmetic, so that it needs only Python.
 WORK = """
 import math, os, sys, time
 steps, pause = int(sys.argv[1]), float(sys.argv[2])
@@ -36,7 +36,7 @@ for step in range(1, steps + 1):
 if len(sys.argv) > 3:
     sys.exit("RuntimeError: this one fails on purpose")
 """
-# In three minutes nobody waits out the five that a job is usually left alone.
+# A three-minute demo is too short for the five minutes that a job is usually left alone.
 SETTINGS = {"usd_per_hour": "0.35", "grace_s": "2", "min_run_s": "5"}
 # Seconds after the start, and what is submitted then: (tenant, name, GPUs, priority, seconds, budget, fails).
 STORY: tuple[tuple[int, str, str, int, str, int, int | None, bool], ...] = (
@@ -132,7 +132,7 @@ def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[Client]:
-    """A brimful of the demo's own: eight declared GPUs, any free port, gone when it ends."""
+    """The demo's own server: eight declared GPUs, any free port, deleted at the end."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
     given = {"data": folder, "port": 0, "slots": 8, "gpu": "rtx-4070", **SETTINGS}
     words = ["--jobs-share-my-user", *(f"--{name.replace('_', '-')}={given[name]}" for name in given)]
@@ -142,13 +142,13 @@ def _server(folder: Path) -> Iterator[Client]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C is for us: we end it when its jobs are ended
+        start_new_session=True,  # Ctrl-C is for us: we stop it after its jobs
     )
     assert process.stdout is not None
     line = process.stdout.readline()
     try:
         try:
-            # One line where it is up; an error is told on several.
+            # One line if it is up; an error takes several.
             answer = json.loads(line if line.startswith('{"') else line + process.stdout.read())
         except ValueError as error:
             raise WorldFailed(say("operate.demo_not_started")) from error

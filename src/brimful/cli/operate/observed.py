@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _money(sooner_s: float, saved_usd: float | None) -> str:
-    """What the fleet costs in the time by which the same work would have been done sooner."""
+    """What the fleet costs during the time by which the same work would have finished earlier."""
     if saved_usd is None:
         return words("operate.observed_no_price")
     code = "operate.observed_saved" if saved_usd > 0 else "operate.observed_not_saved"
@@ -37,7 +37,7 @@ def _money(sooner_s: float, saved_usd: float | None) -> str:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """The recorded jobs through the same `tick`: nothing here that `brimful simulate` would not say."""
+    """Replays the recorded jobs through the same `tick`, with the same result as `brimful simulate`."""
     sites = read_settings().engines_folder / "sites"
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,29}", args.site):
         raise BadInput(say("operate.not_observed", site=Quoted(args.site[:60]), folder=sites))

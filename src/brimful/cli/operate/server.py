@@ -1,4 +1,4 @@
-"""`brimful up`, the server on this machine; `brimful console`, a link into it."""
+"""`brimful up`, the server on this machine; `brimful console`, a link to its console."""
 
 from __future__ import annotations
 

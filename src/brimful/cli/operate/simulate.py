@@ -46,7 +46,7 @@ brimful simulate examples/small.csv --fleet 2x4@1.50 --policy fifo --policy brim
 brimful simulate examples/small.csv --policy brim --sweep gpus=4,8,16
 brimful simulate examples/fill_nodes.csv examples/fill_pods.csv --fill 1.3 --policy best-fit --policy brim"""
 
-# Kept here in words, because the placement kernels need NumPy and `--help` must not load it.
+# Spelled out here, because the placement kernels need NumPy and `--help` must not load it.
 FILL_POLICIES = ("random", "dot-product", "clustering", "packing", "best-fit", "fgd", "brim")
 USUAL_FLEET = "2x4"
 MAX_SEEDS = 1000
@@ -55,9 +55,9 @@ MAX_SWEEP = 50
 MAX_FAULT_S = 10_000_000
 MAX_PER_DAY = 100
 MAX_GPUS = 1_000_000
-MAX_REASONS = 5  # of jobs that never ran; --json has all of them
-MAX_WIDTH = 120  # of a table that no terminal shows
-# A fleet is large enough where delay is at most this share of JCT, for gangs of every size.
+MAX_REASONS = 5  # for jobs that never ran; --json has all of them
+MAX_WIDTH = 120  # of a table that is not shown on a terminal
+# A fleet is large enough if delay is at most this share of JCT, for gangs of every size.
 ENOUGH_DELAY = 0.1
 
 Runs = list[dict[str, Any]]
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _sweep(text: str | None) -> tuple[str, list[int]]:
-    """'gpus=64,128' -> what changes in number, and the numbers."""
+    """'gpus=64,128' -> what to vary, and the values."""
     if text is None:
         return "gpus", []
     name, _, values = text.partition("=")
@@ -162,7 +162,7 @@ def _sweep(text: str | None) -> tuple[str, list[int]]:
 
 
 def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
-    """The fleet with about so many GPUs, of all types or of the one that is named."""
+    """The fleet with about this many GPUs, of all types or of the named one."""
     if what == "gpus":
         return scaled(nodes, gpus)
     mine = [node for node in nodes if node.gpu == what]
@@ -177,7 +177,7 @@ def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
 
 
 def _fleets(nodes: list[Node], what: str, sizes: list[int]) -> tuple[list[list[Node]], list[Sentence]]:
-    """Each fleet of the sweep once, and which sizes whole nodes did not allow."""
+    """Each fleet of the sweep once, and which sizes are impossible with whole nodes."""
     fleets: list[list[Node]] = []
     rounded: dict[int, list[int]] = {}
     for asked in sizes:
@@ -192,7 +192,7 @@ def _fleets(nodes: list[Node], what: str, sizes: list[int]) -> tuple[list[list[N
 
 
 def _faults(text: str | None) -> Faults | None:
-    """'node_losses_per_day=0.1,slow_share=0.05' -> how often things break."""
+    """'node_losses_per_day=0.1,slow_share=0.05' -> fault rates."""
     if text is None:
         return None
     known = {field.name: type(getattr(Faults(), field.name)) for field in fields(Faults)}
@@ -220,14 +220,14 @@ def _faults(text: str | None) -> Faults | None:
 def _rehearse(
     args: argparse.Namespace, trace: Trace, nodes: Sequence[Node], outcomes: list[tuple[str, Outcome]]
 ) -> Runs:
-    """A run for each policy and seed; what a page of charts shows is added to `outcomes`."""
+    """A run per policy and seed; adds what the chart page shows to `outcomes`."""
     policies = {text: read_policy(text).rules for text in args.policy or [DEFAULT]}
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
     if args.durations == "known":
         arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
     faults, market = _faults(args.faults), market_of(args.market, nodes, Terms())
     runs: Runs = []
-    # Without faults nothing is left to chance: one seed tells all.
+    # Without faults nothing is random: one seed is enough.
     seeds = range(args.seed, args.seed + (args.seeds if faults else 1))
     for policy, seed in [(policy, seed) for policy in policies for seed in seeds]:
         began = time.process_time()
@@ -245,14 +245,14 @@ def _rehearse(
         figures = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
         runs.append({**figures, "gpus": gpus, "fleet": told(show_fleet(nodes))})
         if args.html:
-            size = [told(count("gpu", gpus))] if args.sweep else []  # the fleet's words would fill the legend
+            size = [told(count("gpu", gpus))] if args.sweep else []  # the fleet would fill the legend
             chance = [words("sim.seed_n", seed=Plain(seed))] if len(seeds) > 1 else []
             outcomes.append((", ".join([policy, *size, *chance]), outcome))
     return runs
 
 
 def _can_write(path: Path) -> None:
-    """Asked before the first run: nobody should hear of a missing library after an hour of them."""
+    """Checked before the first run: nobody should hear of a missing library after an hour of simulation."""
     from brimful.sim.charts import need_plotly
 
     need_plotly()
@@ -302,7 +302,7 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
 
 
 def _spread(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[Arrival]:
-    """Where the trace does not say how close a gang must be: one larger than any node may use several."""
+    """If the trace does not say how close a gang must be: one larger than any node may use several."""
     largest = max(node.gpus for node in nodes)
     return [
         replace(arrival, job=replace(arrival.job, within="any")) if arrival.job.gpus > largest else arrival
@@ -367,7 +367,7 @@ def _mean_percent(values: Sequence[float | None]) -> str:
     return told(Percent(fmean(there) / 100, 2)) if there else words("sim.none")
 
 
-# Column of the comparison, `sim.col_NAME` -> how a run shows it.
+# Column of the comparison, `sim.col_NAME` -> its text for a run.
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "policy": lambda run: str(run["policy"]),
     "gpus": lambda run: told(run["gpus"]),
@@ -394,7 +394,7 @@ def _title(column: str) -> str:
 
 
 def _columns(runs: Runs, *, swept: bool) -> list[str]:
-    """Those that tell something: what is the same in every run has its place in the heading."""
+    """The informative columns: what is the same in every run goes into the heading."""
     dull = {
         "gpus": not swept,
         "seed": len({run["seed"] for run in runs}) == 1,
@@ -426,7 +426,7 @@ def _text(runs: Runs, *, swept: bool) -> str:
 
 
 def _class_table(names: Sequence[str], runs: Runs) -> list[str]:
-    """Mean JCT by class, where there are several: what urgent jobs win, the others pay."""
+    """Mean JCT by class, if there are several: what urgent jobs gain, the others lose."""
     classes = list(runs[0]["by_class"])
     if len(classes) < 2:
         return []
@@ -441,7 +441,7 @@ def _class_table(names: Sequence[str], runs: Runs) -> list[str]:
 
 
 def _never_ran(who: str, reasons: dict[str, str]) -> Iterator[Sentence]:
-    """One line for each reason, with how many jobs have it."""
+    """One line per reason, with the number of jobs."""
     by_reason: dict[str, list[str]] = {}
     for job, reason in reasons.items():
         by_reason.setdefault(reason, []).append(job)
@@ -457,12 +457,12 @@ def _never_ran(who: str, reasons: dict[str, str]) -> Iterator[Sentence]:
 
 
 def _lead(names: Sequence[str]) -> list[str]:
-    """The columns that tell which run it is."""
+    """The columns that identify the run."""
     return [name for name in names if name in ("policy", "gpus", "seed")]
 
 
 def _tables(names: Sequence[str], runs: Runs) -> Iterator[str]:
-    """The comparison, one below the other where the terminal is too narrow for all columns at once."""
+    """The comparison, split into stacked tables if the terminal is too narrow."""
     lead, width = _lead(names), get_terminal_size((MAX_WIDTH, 24)).columns
     shown = {name: [COLUMNS[name](run) for run in runs] for name in names}
     wide = {name: max(len(cell) for cell in [_title(name), *shown[name]]) + 2 for name in names}
@@ -491,7 +491,7 @@ def _enough(runs: Runs) -> dict[str, int | None]:
 
 
 def _is_enough(run: dict[str, Any]) -> bool:
-    """A mean over all jobs hides wide gangs: they are few, and preemption may keep them waiting for days."""
+    """A mean over all jobs hides wide gangs: they are few, and preemption may delay them for days."""
     shares = [run["delay_share"], *[size["delay_share"] for size in run["by_size"].values()]]
     return run["finished"] == run["jobs"] and all(s is not None and s <= ENOUGH_DELAY for s in shares)
 
@@ -508,7 +508,7 @@ def _enough_text(enough: dict[str, int | None]) -> str:
 
 
 def _size_table(runs: Runs) -> str:
-    """Delay as a share of JCT by gang size, which is what decides whether a fleet is enough."""
+    """Delay as a share of JCT by gang size, which decides whether a fleet is enough."""
     lead, sizes = _lead(_columns(runs, swept=True)), list(runs[0]["by_size"])
     rows = [
         [COLUMNS[name](run) for name in lead]

@@ -1,4 +1,4 @@
-"""`brimful watch`: this machine's GPUs, live: memory beside useful work, and who is on them."""
+"""`brimful watch`: this machine's GPUs, live: memory, useful work, and who uses them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from brimful.units import GIB
 EXAMPLE = """brimful watch
 brimful watch --once --json
 brimful watch --jsonl cards.jsonl"""
-KEPT, STEPS, ENOUGH = 600, 60, 8  # looks of history; steps of each run, and how many tell why it is slow
+KEPT, STEPS, ENOUGH = 600, 60, 8  # looks kept; steps kept per run, and how many explain a slow one
 
 
 class History:
-    """What `watch` has seen since it began: how hard each card worked, and the steps of each run."""
+    """What `watch` has seen so far: how busy each card was, and the steps of each run."""
 
     def __init__(self) -> None:
         self.compute: dict[str, deque[float]] = {}
@@ -40,7 +40,7 @@ class History:
         return list(self.compute.get(card.label, ()))
 
     def why(self, each: Live, gpu: GpuSample) -> str | None:
-        """Why the run is slow, in a few words, once it has shown enough steps."""
+        """Why the run is slow, in a few words, once there are enough steps."""
         if each.pid not in self.runs:
             return None
         run, steps = self.runs[each.pid]
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def write(path: Path | None, machine: Machine) -> None:
-    """The looks at the cards, for `brimful why-slow`: it knows by them whether a clock was held down."""
+    """The card readings, for `brimful why-slow`, which needs them to see a throttled clock."""
     if path is None:
         return
     with os_errors_as("language.cannot_write", path=path), path.open("a", encoding="utf-8") as file:
@@ -84,7 +84,7 @@ def write(path: Path | None, machine: Machine) -> None:
 
 
 def remember(history: History, machine: Machine) -> None:
-    """How hard each card works, look by look; a card that is gone is forgotten."""
+    """How busy each card is, look by look; a card that is gone is forgotten."""
     labels = {card.label for card in machine.cards}
     for gone in history.compute.keys() - labels:
         del history.compute[gone]
@@ -100,7 +100,7 @@ def remember(history: History, machine: Machine) -> None:
 
 
 def screen(machine: Machine, history: History, columns: int, lines: int) -> str:
-    """Everything on one screen of this size: a block for each card, or a line where blocks would not fit."""
+    """Everything on one screen of this size: a block per card, or a line if blocks would not fit."""
     when = time.strftime("%H:%M:%S", time.localtime(machine.at_s))
     driver = words("operate.watch_no_driver")
     if machine.driver:
@@ -165,7 +165,7 @@ def _of(now: object, most: object) -> str:
 
 
 def _share(frac: float, digits: int = 0) -> str:
-    """As tight as nvidia-smi writes it, in every language: a column is four wide."""
+    """As compact as in nvidia-smi, in every language: a column is four wide."""
     return f"{told(Number(100 * frac, digits))}%"
 
 
@@ -187,7 +187,7 @@ def _memory_words(card: SeenGpu) -> str:
 
 
 def _compute_bar(card: SeenGpu, width: int) -> str:
-    """Solid where the work is known to be useful, hatched where only a kernel is known to have run."""
+    """Solid for known useful work, hatched if we only know that a kernel ran."""
     frac, kind = card.compute
     if frac is None:
         return " " * width
@@ -243,7 +243,7 @@ def _job(name: str | None) -> str:
 
 
 def _compact(cards: tuple[SeenGpu, ...], history: History, columns: int, *, most: int) -> list[list[str]]:
-    """One line for each card. What does not fit is counted, not dropped silently."""
+    """One line per card. What does not fit is counted, not silently dropped."""
     narrow = columns < 110
     width, named = (7, 11) if narrow else (14, 24)
     titles = ("memory", "compute", "power", "who")
@@ -284,7 +284,7 @@ def _line(card: SeenGpu, history: History, columns: int, *, width: int, named: i
 
 
 def _who(card: SeenGpu) -> str:
-    """What holds the clock down; the process that holds the most, and how many others there are."""
+    """What throttles the clock; the process with the most memory, and how many others there are."""
     held = f"{_throttle(card.sample.throttle[0])}; " if card.sample.throttle else ""
     holders = _by_size(card)
     if not holders:

@@ -1,4 +1,4 @@
-"""Routes of tokens, the audit log and the console's way in."""
+"""Routes of tokens, users, the audit log and console sign-in."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
 
     @router.get("/users", response_model=envelope(UsersAnswer), responses=COMMON)
     def users(who: Principal = admin) -> Response:
-        """The people of the teams you are an admin of, with their roles there."""
+        """Users of the teams you administer, with their roles there."""
         return ok({"users": [_user_view(user) for user in access.users(who)]})
 
     @router.post("/users/{user}", response_model=envelope(UserAnswer), responses=CHANGING)
     def set_role(user: UserName, body: RoleRequest, who: Principal = admin) -> Response:
-        """Somebody's role in a team from now on; null: none, and none of its tokens is good there."""
+        """Set a user's role in a team; null removes the user, and its tokens for the team stop working."""
         with gate.audited(who, "user.role", lambda: f"{user} {body.tenant} {body.role}"):
             return ok(_user_view(access.set_role(who, user, body.tenant, body.role)))
 
@@ -55,7 +55,7 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
         token: Annotated[str, Query(pattern=r"^[0-9a-f]{16}$")],
         nonce: Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")],
     ) -> Response:
-        """That this server knows a token, for who has the token and asks before sending it."""
+        """Proof that this server knows a token, for a client that has it and checks before sending it."""
         return ok({"proof": access.proof(token, nonce)})
 
     @router.get("/tokens", response_model=envelope(TokensAnswer), responses=COMMON)
@@ -71,7 +71,7 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
                 tenant=body.tenant,
                 role=body.role,
                 ttl_s=body.ttl_s,
-                may_be_shorter="ttl_s" not in body.model_fields_set,  # nobody asked for that long
+                may_be_shorter="ttl_s" not in body.model_fields_set,  # shorten only the default lifetime
             )
         return ok({"token": alike(TokenAnswer, token), "secret": secret}, 201)
 
@@ -82,7 +82,7 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
 
     @router.post("/tickets", status_code=201, response_model=envelope(TicketAnswer), responses=CHANGING)
     def ticket(who: Principal = viewer) -> Response:
-        """A link that opens the console in a browser, once."""
+        """A one-time link that opens the console in a browser."""
         with gate.audited(who, "console.ticket", lambda: ""):
             path = f"/console/enter?ticket={access.ticket(who)}"
         return ok({"path": path, "expires_in_s": TICKET_S}, 201)

@@ -1,7 +1,7 @@
-"""The API's envelope, and what it answers as shapes for the OpenAPI description.
+"""The API's envelope, and the answers' shapes for the OpenAPI description.
 
-The views make plain dicts and these are not run over every answer; the tests hold each answer against its
-shape, where a field too much is as wrong as one too few.
+Views return plain dicts and answers are not validated against these shapes at run time; the tests check each
+answer against its shape, where an extra field is as wrong as a missing one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Problem(Shape):
     code: str
     problem: str
     hint: str
-    reason: Annotated[dict[str, Any], Field(description="code and numbers of `problem`, for programs")]
+    reason: Annotated[dict[str, Any], Field(description="code and values of `problem`, for programs")]
 
 
 class Failed(Shape):

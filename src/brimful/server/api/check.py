@@ -1,4 +1,4 @@
-"""What would become of a job if it were submitted now: where it fits, when it starts, what it costs."""
+"""What would happen to a job if it were submitted now: where it fits, when it starts, what it costs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ NIGHT_H = 24
 def check_view(
     reader: Reader, who: Principal, fitter: Fitter, forecaster: Forecaster | None, asked: CheckRequest
 ) -> CheckAnswer:
-    """Nothing is kept of it. What is wrong is said in the answer: the rest is answered all the same.
+    """Stores nothing. Problems are part of the answer, and the rest is answered all the same.
 
-    Without a `forecaster` nobody wants to know when it starts.
+    Without a `forecaster` the start time is not estimated.
     """
     problems: list[BrimfulError] = []
     notes: list[Sentence] = []
@@ -70,7 +70,7 @@ def check_view(
         body["predicted"] = {gpu: _predicted(each) for gpu, each in fits.items() if each["fits"]}
     job = _job(reader, who, body, problems)
     pools = [] if job is None else _pools(reader, job)
-    # Where it can never run there is nothing to rehearse: the pools say why.
+    # If it can never run there is nothing to rehearse: the pools say why.
     forecast, forecasting = None, False
     if forecaster is not None and job is not None and not problems and any(pool["can"] for pool in pools):
         forecast, forecasting = forecaster.so_far(job)
@@ -162,7 +162,7 @@ def _pool(reader: Reader, state: JobState, pool: Pool, quotes: Any) -> CheckPool
 
 
 def _starts_s(reader: Reader, job: Job, pool: Pool) -> int | None:
-    """The moment by which enough GPUs are free, if nobody goes first; None where no limit says when."""
+    """When enough GPUs are free if nobody else goes first; None if no time limit tells."""
     fleet, now_s = reader.fleet, reader.now_s()
     free = fleet.capacity.pools[pool].free
     if free >= job.gpus:
@@ -187,5 +187,5 @@ def add_check_route(
 
     @router.post("/jobs/check", response_model=envelope(CheckAnswer), responses=COMMON)
     def check(asked: CheckRequest, who: Principal = viewer) -> Response:
-        """What would become of a job: where it fits, when it could start, what it would cost."""
+        """What would happen to a job: where it fits, when it could start, what it would cost."""
         return ok(check_view(reader, who, fitter, forecaster, asked))

@@ -1,4 +1,4 @@
-"""Routes of packed code: what jobs run in, kept once per tenant and content."""
+"""Routes of packed code: what jobs run in, stored once per tenant and content."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_code_routes(router: APIRouter, store: CodeStore, gate: Gate) -> None:
         code: CodeName, request: Request, tenant: TenantQuery = None, who: Principal = submitter
     ) -> Response:
         with gate.audited(who, "code.keep", lambda: code):
-            # Who opens and closes it is one thread, who writes another: none of them waits on the loop.
+            # One thread opens and closes it, another writes: neither blocks the event loop.
             receiving = store.receiving(_tenant(who, tenant), code)
             upload = await run_in_threadpool(receiving.__enter__)
             try:

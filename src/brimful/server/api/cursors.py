@@ -1,4 +1,4 @@
-"""Cursors: where a page ends, in a form that clients hand back and do not read."""
+"""Cursors: where a page ends, in an opaque form that clients send back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, say
 
 Cursor = Annotated[
-    str | None, Query(max_length=40, description="`next_cursor` of the page before; none: the first page")
+    str | None, Query(max_length=40, description="`next_cursor` of the previous page; empty: the first page")
 ]
 
 

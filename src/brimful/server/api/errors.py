@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the answer has one shape."""
+"""Every error has the same shape."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from brimful.server.api.requests import bad_shape
 BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
 BY_KIND: tuple[tuple[type[BrimfulError], int], ...] = ((NotFound, 404), (BadInput, 400), (Refused, 409))
 
-# What the description says of every route; those that change something may also be refused as they stand.
+# In the description of every route; routes that change something may also answer 409.
 COMMON: dict[int | str, dict[str, Any]] = {
     status: {"model": Failed, "description": words}
     for status, words in {
-        400: "not understood",
+        400: "invalid request",
         401: "no valid token",
-        403: "a token without the role, or a wrong host",
-        404: "not there, or not yours to see",
+        403: "the token lacks the role, or the host is wrong",
+        404: "does not exist, or not visible to you",
         413: "too large",
-        422: "not of the described shape",
+        422: "does not match the schema",
         429: "too many requests, streams or waiting jobs of this token",
         503: "the database or an engine does not answer",
     }.items()
 }
 CHANGING: dict[int | str, dict[str, Any]] = COMMON | {
-    409: {"model": Failed, "description": "understood, and the answer is no"},
+    409: {"model": Failed, "description": "valid, but refused"},
 }
 
 
@@ -62,26 +62,26 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> JSONResponse:
-        answer = failed(error.status_code, _of_http(error))
+        answer = failed(error.status_code, _from_http(error))
         answer.headers.update(error.headers or {})
         return answer
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:
-        # Nobody hears this, and it is nobody's bug.
+        # Nobody receives this, and it is not a bug.
         return failed(400, BadInput(say("server.client_gone"), code="bad_request"))
 
     @app.exception_handler(Exception)
     async def unforeseen(_request: Request, _error: Exception) -> JSONResponse:
-        # What it was goes into the server's log; a stranger learns nothing from the answer.
+        # Details go to the server's log; the answer tells a stranger nothing.
         return failed(
             500,
             WorldFailed(say("server.internal_error"), code="internal_error"),
         )
 
 
-def _of_http(error: HTTPException) -> BrimfulError:
-    """What the framework found wrong, in our words."""
+def _from_http(error: HTTPException) -> BrimfulError:
+    """The framework's errors in our words."""
     problem = verbatim(str(error.detail))
     if error.status_code == 404:
         return NotFound(problem, hint=say("server.hint_paths"))

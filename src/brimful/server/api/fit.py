@@ -1,4 +1,4 @@
-"""The route of Fit: what a config needs, what a message means, what advice is worth. Nothing is kept."""
+"""The route of Fit: what a config needs, what a message means, whether advice is right. Stores nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FitRequest(Request):
         Name, Field(description="a model of `brimful fit --models`, beside or without a config")
     ] = ""
     gpus: Annotated[
-        tuple[Name, ...], Field(max_length=MOST_CARDS, description="cards, as people write them")
+        tuple[Name, ...], Field(max_length=MOST_CARDS, description="GPU names, as in `brimful fit --gpu`")
     ] = ()
     settings: Annotated[tuple[Name, ...], Field(max_length=50, description="KEY=VALUE, as `fit --set`")] = ()
     other_mib: Annotated[
@@ -52,5 +52,5 @@ def add_fit_route(router: APIRouter, fitter: Fitter, gate: Gate, *, open_to_all:
 
     @router.post("/fit", response_model=envelope(FitAnswer), responses=COMMON, dependencies=who)
     def fit(request: HttpRequest, asked: FitRequest) -> Response:
-        """Memory, speed and fixes on each card; and what a message means or advice is worth."""
+        """Memory, speed and fixes for each GPU; or what a message means, or whether advice is right."""
         return ok(ask(fitter, asked, asker=asker_of(request)))

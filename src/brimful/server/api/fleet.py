@@ -51,7 +51,7 @@ def add_fleet_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate
 
     @router.get("/attention", response_model=envelope(AttentionsAnswer), responses=COMMON)
     def attention(who: Principal = viewer) -> Response:
-        """What somebody should look at, the most pressing first."""
+        """What needs attention, most urgent first."""
         sites, budgets = sites_view(reader, who), budgets_view(reader, who)
         return ok({"attention": attention_view(reader, who, sites=sites, budgets=budgets)})
 
@@ -61,7 +61,7 @@ def add_fleet_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate
 
     @router.put("/queues", response_model=envelope(QueuesAnswer), responses=CHANGING)
     def set_queues(body: QueuesRequest, who: Principal = operator) -> Response:
-        """All queues with quotas and limits, from now on; those left out have none."""
+        """Replace all queues with their quotas and limits; queues left out have none."""
         verbs.set_queues(who, body.as_quotas())
         return ok({"queues": queues_view(reader, who)})
 
@@ -72,7 +72,7 @@ def add_fleet_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate
     @router.get("/events", response_model=envelope(EventsAnswer), responses=COMMON)
     def events(
         after: Annotated[
-            int, Query(ge=-1_000_000, le=1 << 60, description="below 0: so many from the end")
+            int, Query(ge=-1_000_000, le=1 << 60, description="negative: counted from the end")
         ] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
         who: Principal = viewer,

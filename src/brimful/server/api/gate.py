@@ -1,4 +1,4 @@
-"""Who may use a route: found once for each request, before anything else."""
+"""Who may use a route: determined once per request, before anything else."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from starlette.requests import HTTPConnection
 from brimful.errors import BrimfulError
 from brimful.server.auth import Access, Kind, Principal, forbidden, unauthorized
 
-_bearer = HTTPBearer(auto_error=False, description="a token, as `brimful admin tokens add` gives it")
+_bearer = HTTPBearer(auto_error=False, description="a token from `brimful admin tokens add`")
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """Browsers tell cookies of one host apart by name only, not by port: two servers must not share one."""
+    """Browsers separate cookies of one host by name, not by port: two servers must not share a name."""
     return f"brimful_{request.url.port or 'session'}"
 
 
 def shown_by(request: HTTPConnection) -> tuple[str, Kind]:
-    """What it shows to come in, however that is written: a bearer token, else a session's cookie."""
+    """The credential it sends: a bearer token, otherwise a session cookie."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and (text := given.strip()):
         return text, "token"
@@ -31,7 +31,7 @@ def shown_by(request: HTTPConnection) -> tuple[str, Kind]:
 
 
 async def principal_of(access: Access, request: Request) -> Principal | None:
-    """By a bearer token; or, where nothing is changed, by a browser's session, and only as its cookie."""
+    """From a bearer token; for GET and HEAD also from a browser's session cookie."""
     text, kind = shown_by(request)
     if kind == "session" and request.method not in ("GET", "HEAD"):
         return None
@@ -40,13 +40,13 @@ async def principal_of(access: Access, request: Request) -> Principal | None:
 
 
 def asker_of(request: Request, who: Principal | None = None) -> str:
-    """Whose question this is, where one must not keep others waiting: a person, else an address."""
+    """Who to count this request for where one client must not block others: a user, otherwise an address."""
     who = who or getattr(request.state, "who", None)
     return who.name if who else (request.client.host if request.client else "?")
 
 
 class Gate:
-    """Makes the dependencies that let a role in, and notes what was done."""
+    """Makes the dependencies that check roles, and writes the audit log."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -69,7 +69,7 @@ class Gate:
 
     @contextmanager
     def audited(self, who: Principal, verb: str, target: Callable[[], str]) -> Iterator[None]:
-        """A line in the audit log, however it ends."""
+        """A line in the audit log, whatever the outcome."""
         try:
             yield
         except BrimfulError as error:

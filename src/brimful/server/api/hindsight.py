@@ -1,4 +1,4 @@
-"""Routes of the audit: what became of the GPU time, as JSON and as CSV."""
+"""Routes of the audit: where GPU time went, as JSON and as CSV."""
 
 from __future__ import annotations
 

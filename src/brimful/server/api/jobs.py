@@ -1,4 +1,4 @@
-"""Routes of jobs: submit, list, show, explain, and what can be body of one."""
+"""Routes of jobs: submit, list, show, explain, and act on them."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ Key = Annotated[
         alias="Idempotency-Key",
         max_length=100,
         pattern=r"^[!-~]+$",
-        description="a second submission with the same key gives the first one's job back",
+        description="a second submission with the same key returns the first one's job",
     ),
 ]
-Rank = Annotated[int, Query(ge=0, le=4095, description="which process of a gang")]
+Rank = Annotated[int, Query(ge=0, le=4095, description="rank of a process in its gang")]
 Order = Literal["newest", "next", "wait", "gpus", "cost"]
 Tenants = Annotated[str | None, Query(max_length=60, description="only this tenant's")]
 TEXT: dict[int | str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ TEXT: dict[int | str, dict[str, Any]] = {
 def _submit_all(
     reader: Reader, submissions: Submissions, asked: Sequence[tuple[Pending, Context]]
 ) -> list[Response | Exception]:
-    """The answers, each in the language of who asked."""
+    """The answers, each in its client's language."""
 
     def answer(state: JobState | BrimfulError) -> Response:
         if isinstance(state, BrimfulError):
@@ -69,7 +69,7 @@ def _submit_all(
 
 
 def seen_tenants(who: Principal, tenant: str | None) -> Collection[str] | None:
-    """This tenant, if it may be seen, or all that may; None: all there are."""
+    """The given tenant, which must be visible, or all visible ones; None: every tenant."""
     if tenant is not None and not who.sees(tenant):
         raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
     return who.tenants() if tenant is None else {tenant}
@@ -111,14 +111,12 @@ def add_job_routes(
         phase: Annotated[list[Phase] | None, Query()] = None,
         tenant: Tenants = None,
         array: Annotated[str | None, Query(max_length=100, description="only this array's tasks")] = None,
-        user: Annotated[
-            str | None, Query(max_length=100, description="only what this user submitted")
-        ] = None,
+        user: Annotated[str | None, Query(max_length=100, description="only this user's jobs")] = None,
         text: Annotated[
             str, Query(max_length=200, description="in its number, name, command, user, team or node")
         ] = "",
         order: Annotated[
-            Order, Query(description="newest: all; next, wait, gpus, cost: those that are not over")
+            Order, Query(description="newest: all jobs; next, wait, gpus, cost: unfinished jobs only")
         ] = "newest",
         fold: Annotated[bool, Query(description="one task stands for its array")] = False,
         who: Principal = viewer,
@@ -141,20 +139,20 @@ def _add_views(router: APIRouter, reader: Reader, viewer: Any) -> None:  # noqa:
             state = job_for(reader, who, name)
             return ok(job_view(reader, reader.measure(state) if measured else state))
 
-        if reader.has_unread(name):  # files, which may take their time
+        if reader.has_unread(name):  # reads files, which may be slow
             return await run_in_threadpool(view, measured=True)
         return await showing.ask(partial(copy_context().run, view))
 
     @router.get("/jobs/{name}/measured", response_model=envelope(CourseAnswer), responses=COMMON)
     def measured(name: JobName, who: Principal = viewer) -> Response:
-        """What its newest lease measured over time, thinned. A restart of the server begins anew."""
+        """What its newest lease measured over time, thinned. A server crash may lose the latest points."""
         return ok(reader.samples.course(reader.measure(job_for(reader, who, name))))
 
     @router.get("/jobs/{name}/why", response_model=envelope(WhyAnswer), responses=COMMON)
     def why(name: JobName, who: Principal = viewer) -> Response:
         return ok(why_view(reader, job_for(reader, who, name)))
 
-    # What a job prints may be anything, secrets too: it is its tenant's to read.
+    # A job may print anything, even secrets: only its tenant may read it.
     @router.get("/jobs/{name}/log", response_model=envelope(LogAnswer), responses=COMMON)
     def log(
         name: JobName,
@@ -170,7 +168,7 @@ def _add_views(router: APIRouter, reader: Reader, viewer: Any) -> None:  # noqa:
 
     @router.get("/jobs/{name}/log/file", response_class=Response, responses={**COMMON, **TEXT})
     def log_file(name: JobName, rank: Rank = 0, who: Principal = viewer) -> Response:
-        """All that one process of the job has printed, over all of its leases."""
+        """Everything one process of the job has printed, over all its leases."""
         job_for(reader, who, name)
         kept = re.sub(r"[^A-Za-z0-9._-]", "_", name)
         headers = {"content-disposition": f'attachment; filename="{kept}-{rank}.log"'}
@@ -212,5 +210,5 @@ def _add_verbs(
 
     @router.post("/jobs/{name}/terms", response_model=envelope(JobAnswer), responses=CHANGING)
     def terms(name: JobName, body: Terms, who: Principal = submitter) -> Response:
-        """Another class or deadline; the job keeps the place that its age gives it."""
+        """Change the class or deadline; the job keeps its age in the queue."""
         return shown(verbs.terms(who, name, body))

@@ -43,11 +43,11 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
     @router.get("/prices", response_model=envelope(PricesAnswer), responses=COMMON)
     def prices(
         since_s: Annotated[
-            int | None, Query(ge=0, le=1 << 40, description="with history from this UTC second on")
+            int | None, Query(ge=0, le=1 << 40, description="include history from this UTC second")
         ] = None,
         who: Principal = viewer,
     ) -> Response:
-        """The price of every pool. Depth is told without names: who bids what is nobody else's to know."""
+        """The price of every pool. Depth is anonymous: nobody sees who bids what."""
         del who
         return ok({"now_s": reader.now_s(), "pools": prices_view(reader, since_s=since_s)})
 
@@ -56,7 +56,7 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
         hours: Annotated[int, Query(ge=1, le=48)] = 24,
         who: Principal = viewer,
     ) -> Response:
-        """The load of every pool, hour by hour, and how long spot stays; with the score of earlier ones."""
+        """The load of every pool, hour by hour, and how long spot lasts; with scores of earlier forecasts."""
         del who
         return ok(ahead.view(hours=hours))
 
@@ -66,7 +66,7 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
 
     @router.post("/budgets/{tenant}", response_model=envelope(BudgetAnswer), responses=CHANGING)
     def budget(tenant: TenantName, body: BudgetRequest, who: Principal = operator) -> Response:
-        """A limit on what the tenant, or a project of it, may spend; null takes it away."""
+        """A limit on what the tenant, or one of its projects, may spend; null removes it."""
         name = body.name_of(tenant)
         verbs.set_budget(who, name, body)
         return ok(_budget_of(reader, who, name))
@@ -82,7 +82,7 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
         tenant: OnlyTenant = None,
         who: Principal = viewer,
     ) -> Response:
-        """What was billed, and what of it was waste, by team, user, job, site, GPU type or day (UTC)."""
+        """What was billed and how much of it was wasted, by team, user, job, site, GPU type or day (UTC)."""
         return ok(bills.view(who, by=by, tenant=tenant))
 
     @router.get("/invoice.csv", response_class=Response, responses={**COMMON, **CSV})
@@ -91,7 +91,7 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
         text = io.StringIO()
         table = csv.DictWriter(text, list(BillAnswer.__annotations__))
         table.writeheader()
-        # What a spreadsheet would take for a formula begins with a quote.
+        # A leading quote keeps spreadsheets from reading a value as a formula.
         for bill in bills.view(who, by=by, tenant=tenant)["bills"]:
             table.writerow({**bill, "of": f"'{bill['of']}" if bill["of"][:1] in FORMULA else bill["of"]})
         name = f"brimful-{by}.csv"

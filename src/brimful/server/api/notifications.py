@@ -1,4 +1,4 @@
-"""Routes of notifications: who wants to be told of what."""
+"""Routes of notifications: who is notified of what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from brimful.server.service.notify import Notifier, new_rule
 
 RuleName = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 ADDRESS = re.compile(r"mailto:[^@\s<>,;:\"()]{1,64}@[A-Za-z0-9.-]{1,255}", re.ASCII)
-MAX_RULES = 20  # of one owner
+MAX_RULES = 20  # per owner
 
 
 def add_notification_routes(router: APIRouter, notifier: Notifier, gate: Gate) -> None:
@@ -50,7 +50,7 @@ def add_notification_routes(router: APIRouter, notifier: Notifier, gate: Gate) -
             if have >= MAX_RULES:
                 raise Refused(say("server.too_many_rules", most=MAX_RULES), code="too_many_rules")
             now_s = notifier.now_s()
-            kinds = [kind for kind in body.on if body.team or kind != "budget"]  # a budget is a team's
+            kinds = [kind for kind in body.on if body.team or kind != "budget"]  # a budget belongs to a team
             if not kinds:
                 raise BadInput(say("server.budget_needs_team"))
             rule = new_rule(owner=owner, tenant=tenant, target=body.target, kinds=kinds, now_s=now_s)
@@ -70,7 +70,7 @@ def add_notification_routes(router: APIRouter, notifier: Notifier, gate: Gate) -
 
 
 def _may_see(who: Principal, rule: NotifyRule) -> bool:
-    """One's own; and an admin its team's. Any team's admin may make a token in somebody's name."""
+    """Your own; an admin also sees its team's. Any team's admin may create a token in somebody's name."""
     if rule.owner:
         return rule.owner == who.name and who.sees(rule.tenant)
     return who.may("admin", rule.tenant)
@@ -88,7 +88,7 @@ def _check(target: str) -> None:
 
 
 def _shown(target: str) -> str:
-    """Not the path of a URL: whoever knows it may be able to post there."""
+    """Without the URL's path: anyone who knows it may be able to post there."""
     return target[:100] if target.startswith("mailto:") else "/".join(target.split("/")[:3])[:100]
 
 

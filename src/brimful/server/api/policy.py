@@ -1,4 +1,4 @@
-"""Routes of the policy: which one decides, what others would have done, and to adopt one of them."""
+"""Routes of the policy: which one is active, what others would have done, and adopting one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def add_policy_routes(router: APIRouter, reader: Reader, rehearser: Rehearser, g
     operator = gate.needs("operator")
 
     @router.get("/policy", response_model=envelope(PolicyAnswer), responses=CHANGING)
-    def policy(who: Principal = operator) -> Response:  # noqa: ARG001 - only who may
-        """The policy that decides, and what the newest rehearsal of the server's own past showed."""
+    def policy(who: Principal = operator) -> Response:  # noqa: ARG001 - only checks the role
+        """The active policy, and what the latest rehearsal of the server's own past showed."""
         return ok(policy_view(reader, rehearser))
 
     @router.post("/policy/rehearse", response_model=envelope(PolicyAnswer), responses=CHANGING)
     def rehearse(body: RehearsalRequest, who: Principal = operator) -> Response:
-        """Begin to rehearse the last days, beside everything else; `GET /v1/policy` has the result."""
+        """Start to rehearse the last days in the background; `GET /v1/policy` has the result."""
         with gate.audited(who, "policy.rehearse", lambda: f"{body.days} {' '.join(body.policies)}"):
             rehearser.ask(days=body.days, policies=body.policies, sizes=body.nodes)
         return ok(policy_view(reader, rehearser))
 
     @router.post("/policy/adopt", response_model=envelope(PolicyAnswer), responses=CHANGING)
     def adopt(body: AdoptRequest, who: Principal = operator) -> Response:
-        """From now on this policy decides."""
+        """Make this policy the active one."""
         with gate.audited(who, "policy.adopt", lambda: body.policy):
             rehearser.adopt(body.policy, by=who.name)
         return ok(policy_view(reader, rehearser))

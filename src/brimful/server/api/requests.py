@@ -1,4 +1,4 @@
-"""What clients send, checked before anything acts on it."""
+"""Request bodies, checked before anything acts on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brimful.server.auth import TENANT, Principal
 from brimful.server.service.budgets import BudgetAsked
 from brimful.server.service.intake import deadline_passed
 
-MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
+MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a typo
 YEAR_S = 366 * 86400
 WORD_MARKS = ". : + / @ - _"
 WORD = r"^[\w .:+/@-]*$"
@@ -34,20 +34,20 @@ ANY_TENANT = r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$"
 AnyTenant = Annotated[str, Field(max_length=60, pattern=ANY_TENANT)]
 Role = Literal["viewer", "submitter", "admin", "operator"]
 TenantQuery = Annotated[
-    str | None, Query(max_length=60, pattern=TENANT, description="whose; default: the token's")
+    str | None, Query(max_length=60, pattern=TENANT, description="default: the token's tenant")
 ]
 Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
-# A million dollars for a GPU-hour is a slip of the pen too. Strict: 1.5 micro-dollars or "7" are no money.
+# A million dollars per GPU-hour is a typo too. Strict: 1.5 micro-dollars or "7" are not money.
 Limit = Annotated[int, Field(ge=1, le=10**12, strict=True)]
 MAX_GPUS = 10**6
-ELASTIC_RESTART_S = 60  # what another size costs a gang that does not say
+ELASTIC_RESTART_S = 60  # default cost of resizing a gang
 GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS, strict=True)]
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 
 Scaling = Annotated[
     dict[Annotated[int, Field(ge=1, le=MOST_GPUS)], Annotated[float, Field(gt=0, le=1e6)]],
-    Field(max_length=50, description="of a range: GPUs, and how much faster they are than its fewest"),
+    Field(max_length=50, description="for a range: GPUs, and the speed-up over the minimum"),
 ]
 
 
@@ -55,7 +55,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-# The options of `brimful` that are not called as the field they set.
+# Options of `brimful` whose names differ from the field they set.
 OPTIONS = {
     "max_run_s": "--max-run",
     "deadline_s": "--deadline",
@@ -82,11 +82,11 @@ NAMES = {TENANT, ANY_TENANT, PROJECT}
 
 
 def bad_shape(errors: Sequence[Any], body: object = None) -> BadInput:
-    """The first of what Pydantic found wrong; `body` has the names of what it only counts."""
+    """Pydantic's first error; `body` has the names of items that Pydantic only counts."""
     first = errors[0]
     where, field = _where([part for part in first["loc"] if part != "body"], body)
     hint = None
-    if field in OPTIONS and not where.startswith("["):  # a queue is set by a file
+    if field in OPTIONS and not where.startswith("["):  # queues are set by a file
         hint = say("server.hint_option", option=OPTIONS[field])
     if first["type"] == "string_pattern_mismatch" and first["ctx"]["pattern"] == WORD:
         return BadInput(say("server.bad_characters", where=where, others=WORD_MARKS))
@@ -94,7 +94,7 @@ def bad_shape(errors: Sequence[Any], body: object = None) -> BadInput:
 
 
 def _where(loc: Sequence[int | str], body: object) -> tuple[str, str]:
-    """Where it stands, and the field's own name. A queue is called by its name, not by its place."""
+    """Where it is, and the field's name. A queue is identified by name, not by index."""
     parts: list[str] = []
     of, at = "", body
     for part in loc:
@@ -107,7 +107,7 @@ def _where(loc: Sequence[int | str], body: object) -> tuple[str, str]:
         )
         if isinstance(at, dict) and isinstance(at.get("queue"), str):
             of, parts = f"[{at['queue']}] ", []
-        # Where a value may be of two kinds, Pydantic also names the kind that it tried.
+        # For a union, Pydantic also names the type that it tried.
         elif not str(part).startswith("constrained-"):
             parts.append(str(part))
     return printable((of + ".".join(parts))[:200]) or "the body", parts[-1] if parts else ""
@@ -139,17 +139,17 @@ class Prediction(Request):
 
 
 class Submission(Request):
-    """What a client sends to have a command run."""
+    """A request to run a command."""
 
     command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     folder: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
     code: Annotated[
         str,
-        Field(pattern=r"^([0-9a-f]{64})?$", description="packed code, sent before by `POST /v1/code`"),
+        Field(pattern=r"^([0-9a-f]{64})?$", description="packed code, sent before with `POST /v1/code`"),
     ] = ""
     gpus: Annotated[
         Annotated[int, Field(ge=1, le=MOST_GPUS)] | Annotated[str, Field(pattern=f"^{RANGE}$")],
-        Field(description="how many; or a range for an elastic gang, such as 2..16"),
+        Field(description="a number, or a range for an elastic gang, such as 2..16"),
     ] = 1
     scaling: Scaling = {}
     name: Word = ""
@@ -190,7 +190,7 @@ class Submission(Request):
 
     @classmethod
     def check(cls, body: dict[str, Any], *, now_s: int) -> None:
-        """What the server would refuse of it, for a client that sends nothing."""
+        """What the server would refuse, for a client that does not send it."""
         try:
             found = cls.model_validate(body)
         except ValidationError as error:
@@ -215,7 +215,7 @@ class Submission(Request):
     def as_job(self, who: Principal, key: str) -> Job:
         self._check_words()
         saves = {}
-        if not isinstance(self.gpus, int):  # a gang that may be resized saves when it is told to leave
+        if not isinstance(self.gpus, int):  # an elastic gang saves when it is told to leave
             saves["checkpoint_interval_s"] = self.checkpoint_interval_s or 0
             saves["checkpoint_cost_s"] = self.checkpoint_cost_s or ELASTIC_RESTART_S
         least, most = (self.gpus, 0) if isinstance(self.gpus, int) else range_from(self.gpus)
@@ -226,7 +226,7 @@ class Submission(Request):
             if scaling
         ]
         predicted = sorted(self.predicted.items())
-        # Rates are against the slowest type, on which work is counted.
+        # Rates are relative to the slowest type, in which work is counted.
         slowest_s = max((each.step_s for _, each in predicted), default=0.0)
         not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env", "array", "after", "gpus", "scaling"}
         not_the_jobs |= {"compute"}
@@ -256,17 +256,17 @@ class Submission(Request):
 
 
 class CheckRequest(Request):
-    """A job that is only asked about: as a file, or as what would be submitted."""
+    """A job to check without submitting it: as a file, or as a submission."""
 
     text: Annotated[
         Text, Field(description="a job file, an sbatch script, a SkyPilot task or a training config")
     ] = ""
-    job: Annotated[dict[str, Any], Field(description="as `POST /v1/jobs` takes it; the text wins")] = {}
+    job: Annotated[dict[str, Any], Field(description="as for `POST /v1/jobs`; the text wins")] = {}
     config: Annotated[Text, Field(description="a training config, for an estimate; never executed")] = ""
 
 
 class QueueRequest(Request):
-    """What a queue is to have; what is left out has its default."""
+    """A queue's settings; anything left out has its default."""
 
     queue: Annotated[Word, Field(min_length=1)]
     gpus: GpuCount = 0
@@ -295,12 +295,12 @@ class QueuesRequest(Request):
 
 class BidRequest(Request):
     limit_microusd_per_gpu_hour: Annotated[
-        Limit | None, Field(description="null: what the job's class stands for")
+        Limit | None, Field(description="null: the default of the job's class")
     ]
 
 
 class Terms(Request):
-    """What is left out stays as it is."""
+    """Fields left out stay unchanged."""
 
     priority: Literal["urgent", "normal", "background"] = "normal"
     deadline_s: Annotated[
@@ -311,19 +311,17 @@ class Terms(Request):
 class BudgetRequest(Request):
     microusd: Annotated[
         Annotated[int, Field(ge=0, le=MAX_BUDGET_MICROUSD, strict=True)] | None,
-        Field(description="what it may still spend, or in each period; null: without limit"),
+        Field(description="remaining budget, or budget per period; null: no limit"),
     ]
     project: Project = ""
-    within: Annotated[
-        str | None, Field(max_length=60, description="the budget that it is part of; null: as it is")
-    ] = None
+    within: Annotated[str | None, Field(max_length=60, description="parent budget; null: unchanged")] = None
     period: Annotated[
-        Literal["fixed", "monthly", "quarterly"] | None, Field(description="null: as it is, or fixed")
+        Literal["fixed", "monthly", "quarterly"] | None, Field(description="null: unchanged, or fixed")
     ] = None
     zone: Annotated[
-        str | None, Field(max_length=60, description="such as Europe/Paris; null: as it is, or UTC")
+        str | None, Field(max_length=60, description="such as Europe/Paris; null: unchanged, or UTC")
     ] = None
-    hard: Annotated[bool | None, Field(description="false: it only warns; null: as it is, or true")] = None
+    hard: Annotated[bool | None, Field(description="false: only warn; null: unchanged, or true")] = None
 
     def name_of(self, tenant: str) -> str:
         return f"{tenant}/{self.project}" if self.project else tenant
@@ -344,10 +342,11 @@ class RehearsalRequest(Request):
     days: Annotated[int, Field(ge=1, le=366)] = 1
     nodes: Annotated[
         tuple[Annotated[int, Field(ge=-1000, le=1000)], ...],
-        Field(min_length=1, max_length=8, description="sizes: so many more than there were, or fewer"),
+        Field(min_length=1, max_length=8, description="sizes: nodes added (positive) or removed"),
     ] = (0,)
     policies: Annotated[
-        tuple[PolicyText, ...], Field(max_length=20, description="none: those the server rehearses by itself")
+        tuple[PolicyText, ...],
+        Field(max_length=20, description="empty: those the server rehearses by itself"),
     ] = ()
 
 
@@ -360,12 +359,12 @@ class Hold(Request):
 
 
 class Move(Request):
-    site: Annotated[Word, Field(description="empty: it may run anywhere again")] = ""
+    site: Annotated[Word, Field(description="empty: any site")] = ""
 
 
 class RoleRequest(Request):
     tenant: AnyTenant
-    role: Annotated[Role | None, Field(description="null: it leaves the team")]
+    role: Annotated[Role | None, Field(description="null: remove from the team")]
 
 
 class NewNotification(Request):
@@ -374,9 +373,9 @@ class NewNotification(Request):
     ]
     on: Annotated[
         tuple[Literal["finished", "failed", "preempted", "over_budget", "idle", "budget", "audit"], ...],
-        Field(min_length=1, max_length=7, description="audit: once a month, and only if asked for"),
+        Field(min_length=1, max_length=7, description="audit: once a month, and only if requested"),
     ] = ("finished", "failed", "preempted", "over_budget", "idle", "budget")
-    team: Annotated[bool, Field(description="all jobs of the tenant, not only one's own")] = False
+    team: Annotated[bool, Field(description="all jobs of the tenant, not only your own")] = False
 
 
 class NewToken(Request):

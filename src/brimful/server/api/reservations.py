@@ -29,7 +29,7 @@ Hours = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 
 class WindowRequest(Request):
     gpu: Annotated[Word, Field(min_length=1)]
-    site: Annotated[Word, Field(description="may be left out where one site has this GPU")] = ""
+    site: Annotated[Word, Field(description="may be omitted if only one site has this GPU")] = ""
     tier: Literal["", "owned", "reserved", "on_demand", "spot"] = ""
     gpus: Gpus
     hours: Hours
@@ -42,7 +42,7 @@ class WindowRequest(Request):
 class BuyRequest(WindowRequest):
     tenant: Tenant | None = None
     at_most_microusd_per_gpu_hour: Annotated[
-        Limit | None, Field(description="fails instead of charging more, if the price has moved")
+        Limit | None, Field(description="fail instead of charging more if the price has changed")
     ] = None
 
 
@@ -59,7 +59,7 @@ class ExtendRequest(HoursRequest):
 
 
 class ReserveVerbs:
-    """What can be done with reservations, by who may, with a line in the audit log; for API and console."""
+    """Actions on reservations with their permissions and audit log, for API and console."""
 
     def __init__(self, reader: Reader, submissions: Submissions, gate: Gate) -> None:
         self._reader, self._gate, self._reserving = reader, gate, Reserving(reader, submissions)
@@ -104,7 +104,7 @@ class ReserveVerbs:
         return reservation_view(self._reader, found)
 
     def _own(self, who: Principal, name: str) -> str:
-        """Its name, for those who may change it; what another tenant has is not there."""
+        """Its name, if the caller may change it; another tenant's reservation does not exist for it."""
         with self._reader.locked():
             found = self._reserving.find(name)
         if not who.sees(found.tenant):
@@ -120,12 +120,12 @@ def add_reservation_routes(router: APIRouter, reader: Reader, submissions: Submi
 
     @router.get("/reservations", response_model=envelope(ReservationsAnswer), responses=COMMON)
     def reservations(who: Principal = viewer) -> Response:
-        """What was bought, used, idle and lent, and what it came to."""
+        """Your reservations: bought, used, idle and lent hours, and what they cost."""
         return ok(reservations_view(reader, who))
 
     @router.post("/reservations/quote", response_model=envelope(ReserveQuoteAnswer), responses=COMMON)
     def quote(body: WindowRequest, who: Principal = viewer) -> Response:
-        """What a window would cost now. Nothing is bought."""
+        """What a window would cost now. Buys nothing."""
         del who
         return ok(verbs.quote(body))
 
@@ -133,12 +133,12 @@ def add_reservation_routes(router: APIRouter, reader: Reader, submissions: Submi
         "/reservations", status_code=201, response_model=envelope(ReservationAnswer), responses=CHANGING
     )
     def buy(body: BuyRequest, key: Key = None, who: Principal = submitter) -> Response:
-        """Buy a window, paid up front: out of credits, then out of the tenant's budget."""
+        """Buy a window, paid up front: from credits first, then from the tenant's budget."""
         return ok(verbs.buy(who, body, key or ""), 201)
 
     @router.post("/reservations/{name}/quote", response_model=envelope(ReserveQuoteAnswer), responses=COMMON)
     def quote_more(name: Name, body: HoursRequest, who: Principal = submitter) -> Response:
-        """What more hours of it would cost now. Nothing is bought."""
+        """What extending it would cost now. Buys nothing."""
         return ok(verbs.quote_more(who, name, body))
 
     @router.post(
@@ -156,5 +156,5 @@ def add_reservation_routes(router: APIRouter, reader: Reader, submissions: Submi
         body: GpusRequest,
         who: Principal = submitter,
     ) -> Response:
-        """Lend unused GPUs, have them back after the notice borrowers get, or give them up for good."""
+        """Lend unused GPUs, take them back after the borrowers' notice, or return them for good."""
         return ok(verbs.change(who, name, verb, body))

@@ -37,7 +37,7 @@ def make_router(service: Service, access: Access, fitter: Fitter, *, open_fit: b
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
 
-    # Open to all, and so they tell no path, address or name.
+    # Public, so they reveal no path, address or name.
     @router.get("/health", response_model=envelope(HealthAnswer))
     async def health() -> Response:
         """This process answers."""
@@ -45,7 +45,7 @@ def make_router(service: Service, access: Access, fitter: Fitter, *, open_fit: b
 
     @router.get("/ready", response_model=envelope(HealthAnswer), responses=UNWELL)  # type: ignore[arg-type]
     async def ready() -> Response:
-        """The scheduler comes round, and the database answers it."""
+        """The scheduler is running, and its database answers."""
         trouble = reader.health.open_trouble()
         why = (told(trouble), trouble.as_dict()["code"]) if trouble else (None, None)
         found = {"version": __version__, "healthy": not trouble, "reason": why[0], "reason_code": why[1]}

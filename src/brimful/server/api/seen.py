@@ -1,4 +1,4 @@
-"""Which jobs one may see, and which one may change."""
+"""Which jobs a caller may see, and which it may change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from brimful.server.service.reader import Reader
 
 
 def job_for(reader: Reader, who: Principal, name: str) -> JobState:
-    """The job, if this one may see it."""
+    """The job, if the caller may see it."""
     _see(reader, who, name)
     return reader.job(name)
 
 
 def _see(reader: Reader, who: Principal, name: str) -> Job:
-    """The job, or that of an array. What another tenant has is not there, in the very same words."""
+    """The job, or the array's. Another tenant's job gets exactly the same answer as a missing one."""
     array = reader.array(name)
     job = reader.job(name).job if array is None else array.job
     if not who.sees(job.tenant):
@@ -28,16 +28,16 @@ def _see(reader: Reader, who: Principal, name: str) -> Job:
 
 
 def own_job(reader: Reader, who: Principal, name: str) -> None:
-    """Changing it takes its submitter, or an admin of its tenant."""
+    """Only its submitter or an admin of its tenant may change it."""
     job = _see(reader, who, name)
-    # A job of before there were users is its token's.
+    # A job from before there were users belongs to its token.
     is_own = job.user == who.name if job.user else job.submitter == who.token
     if not who.may("admin", job.tenant) and not (is_own and who.may("submitter", job.tenant)):
         raise forbidden(who, "admin")
 
 
 def check_named(reader: Reader, code: CodeStore | None, who: Principal, job: Job) -> None:
-    """What it names is there, and this one may see it."""
+    """The jobs it names exist and the caller may see them."""
     if job.code and (code is None or code.size(job.tenant, job.code) is None):
         raise no_code(job.code)
     for name, _ in job.after:

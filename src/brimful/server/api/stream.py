@@ -1,4 +1,4 @@
-"""Server-sent events: the log of events, and what a job prints, as they grow."""
+"""Server-sent events: the event log and a job's output, as they grow."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from brimful.server.views.events import events_for
 from brimful.server.views.logs import log_piece
 
 LOOK_S = 0.25
-QUIET_S = 15.0  # a comment now and then, so that nobody between us thinks it is dead
+QUIET_S = 15.0  # a comment now and then, so that no proxy closes the connection
 MAX_STREAMS = 200
-MAX_OF_ONE = 50  # of one token: nobody keeps the others out
+MAX_OF_ONE = 50  # per token, so that none locks the others out
 CHECK_S = 2.0  # how long a stream may outlive its token
 PIECE_BYTES = 1 << 16
 STILL_HERE = ": still here\n\n"
@@ -41,7 +41,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class Streams:
-    """How many are open: each holds a connection, and there are only so many."""
+    """How many are open: each holds a connection, and connections are limited."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -50,7 +50,7 @@ class Streams:
     def answer(
         self, request: Request, who: Principal, parts: Callable[[], AsyncIterator[str]]
     ) -> StreamingResponse:
-        is_full = self.open.total() >= MAX_STREAMS and not who.may("operator")  # who must see what goes on
+        is_full = self.open.total() >= MAX_STREAMS and not who.may("operator")  # operators must always get in
         if is_full or self.open[who.token] >= MAX_OF_ONE:
             raise Refused(
                 say(
@@ -72,7 +72,7 @@ class Streams:
             async for part in parts():
                 now = time.monotonic()
                 if now - checked > CHECK_S:
-                    # A token that is revoked or over must not go on reading what it began to read.
+                    # A revoked or expired token must not keep reading.
                     if await principal_of(self._access, request) != who:
                         raise unauthorized()
                     checked = now
@@ -84,7 +84,7 @@ class Streams:
 
 
 class _Counted(StreamingResponse):
-    """Counts from the moment it is begun: of many that come at once, none passes before another counts."""
+    """Counts from the moment it starts: of many at once, each is counted before the next is let in."""
 
     def __init__(self, parts: AsyncIterator[str], those: Counter[str], token: str) -> None:
         super().__init__(parts, media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -106,7 +106,7 @@ def _part(kind: str, data: Any, place: str = "") -> str:  # noqa: ANN401 - JSON
 
 
 async def _events(reader: Reader, who: Principal, place: int) -> AsyncIterator[str]:
-    """As they come; nothing, again and again, where nothing comes."""
+    """As they come; yields nothing, repeatedly, while there are none."""
     while True:
         if place < 0 or reader.fleet.seq > place:
             page = await run_in_threadpool(events_for, reader, who, after=place, limit=500)

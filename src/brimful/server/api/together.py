@@ -1,7 +1,7 @@
-"""Requests that come while others are being answered are answered together, by one thread.
+"""Requests that arrive while others are being answered are answered together, by one thread.
 
-Handing each to a thread of its own costs more than most answers, and there they would wait for one another:
-for the lock of what readers share, or for the disk that a transaction is flushed to.
+A separate thread per request costs more than most answers, and the threads would wait for each other anyway:
+for the readers' shared lock, or for the disk that a transaction is flushed to.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from starlette.concurrency import run_in_threadpool
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
-MAX_TOGETHER = 64  # else the first of them would wait long for the last
+MAX_TOGETHER = 64  # otherwise the first would wait too long for the last
 
 
 class Together(Generic[Asked, Answer]):
     def __init__(self, answer: Callable[[Sequence[Asked]], Sequence[Answer | Exception]]) -> None:
-        """`answer` is called in a thread, one batch at a time, and gives an answer or an error to each."""
+        """`answer` runs in a thread, one batch at a time, and returns an answer or an error for each."""
         self._answer = answer
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue[Asked, Answer]] = (
             WeakKeyDictionary()
@@ -42,7 +42,7 @@ class Together(Generic[Asked, Answer]):
             batch = [those.popleft() for _ in range(min(len(those), MAX_TOGETHER))]
             try:
                 answers = await run_in_threadpool(self._answer, [asked for asked, _ in batch])
-            except Exception as error:  # noqa: BLE001 - it is theirs, all of them
+            except Exception as error:  # noqa: BLE001 - every request of the batch gets it
                 answers = [error] * len(batch)
             for (_, future), answer in zip(batch, answers, strict=True):
                 if future.done():  # nobody waits for it any more
@@ -59,7 +59,7 @@ _Waiting = deque[tuple[Asked, "asyncio.Future[Answer]"]]
 class _Queue(Generic[Asked, Answer]):
     def __init__(self) -> None:
         self.those: _Waiting[Asked, Answer] = deque()
-        self.at_work: asyncio.Task[None] | None = None  # kept here: a loop forgets tasks that nobody holds
+        self.at_work: asyncio.Task[None] | None = None  # an event loop drops tasks that nobody references
 
 
 def each_alone(calls: Sequence[Callable[[], Answer]]) -> list[Answer | Exception]:
@@ -68,6 +68,6 @@ def each_alone(calls: Sequence[Callable[[], Answer]]) -> list[Answer | Exception
     for call in calls:
         try:
             answers.append(call())
-        except Exception as error:  # noqa: BLE001 - raised again where it was asked
+        except Exception as error:  # noqa: BLE001 - raised again by its caller
             answers.append(error)
     return answers

@@ -1,4 +1,4 @@
-"""What users do to jobs: one place for the API and the console, with the same rights and audit log."""
+"""Actions of users on jobs: one place for API and console, with the same rights and audit log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Verbs:
         return self._changed(who, "terms", name, lambda: self._submissions.terms(name, changes), to)
 
     def again(self, who: Principal, name: str, changes: Mapping[str, object]) -> JobState:
-        """The same command as a new job of whoever asks. Never another command: a session brings none."""
+        """Submit the same command as a new job of the caller. A session can bring no other one."""
         job = job_for(self._reader, who, name).job
         if job.env:
             raise Refused(
@@ -58,7 +58,7 @@ class Verbs:
         return self.submit(who, Submission.model_validate({**submission_of(job, now_s=now_s), **changes}))
 
     def submit(self, who: Principal, submission: Submission) -> JobState:
-        """For a page: of an array, the first task."""
+        """For a page; of an array, the first task."""
         asked, tasks, made = submission.as_job(who, ""), submission.tasks(), ""
         with self._gate.audited(who, "job.submit", lambda: made):
             if not who.may("submitter", asked.tenant):
@@ -114,7 +114,7 @@ class Verbs:
 
 
 def submission_of(job: Job, *, now_s: int) -> dict[str, object]:
-    """What a client would send to have the same run again; a deadline that has passed is left out."""
+    """The request that would run the same job again; a past deadline is left out."""
     same = {
         name: getattr(job, name)
         for name in Submission.model_fields

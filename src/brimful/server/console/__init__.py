@@ -1,1 +1,1 @@
-"""One page for people: what the API says, drawn by the server and kept live."""
+"""The web console: what the API says, rendered by the server and kept live."""

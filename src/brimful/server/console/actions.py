@@ -1,4 +1,4 @@
-"""What a job's page can do: forms whose answers are those of the API's verbs, with the same rights."""
+"""Actions on a job's page: forms answered by the API's verbs, with the same rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from brimful.server.console.pages import Pages, signed_form
 from brimful.server.service.reader import Reader
 from brimful.units import integer_from_text, microusd_from_usd
 
-# Those that stop what runs ask once more.
+# Actions that stop a running job ask for confirmation.
 ASKS = ("cancel", "hold", "move")
 
 
@@ -77,7 +77,7 @@ def act_on(verbs: Verbs, who: Principal, name: str, verb: str, form: dict[str, s
 
 
 def _limit(usd: str) -> int | None:
-    """Dollars as a person writes them; empty: what the job's class stands for."""
+    """Dollars as a person types them; empty: the default of the job's class."""
     if not usd:
         return None
     microusd = microusd_from_usd(usd)
@@ -94,7 +94,7 @@ def _terms(form: dict[str, str]) -> Terms:
 
 
 def moment(text: str, zone_min: str) -> int | None:
-    """What a browser's field says: a wall clock, so many minutes behind UTC; empty: none."""
+    """A browser's datetime field: local time, this many minutes behind UTC; empty: none."""
     if not text:
         return None
     behind_min = integer_from_text(zone_min or "0", low=-24 * 60, high=24 * 60)

@@ -1,5 +1,5 @@
-// Keeps the page true: asks for its live part and changes only what differs, so that scroll, selection and
-// focus stay where they are. Without this file the page reloads itself instead.
+// Keeps the page current: fetches its live part and changes only what differs, so that scroll position,
+// selection and focus are kept. Without this file the page reloads itself instead.
 "use strict";
 
 const PATIENCE_MS = 5000;
@@ -12,7 +12,7 @@ let answeredMs = Date.now();
 let asking = false;
 let timer = 0;
 
-// The page's own words, in its reader's language, with what goes into them.
+// The page's texts in the reader's language, with their values filled in.
 function say(name, ...values) {
   return values.reduce((text, value, i) => text.replace(`%${i + 1}`, () => value), lost.dataset[name]);
 }
@@ -54,8 +54,8 @@ function take(html) {
   seen = html;
 }
 
-// Make `now` equal to `next` in place. Children with an id are found again wherever they have moved. What
-// carries data-keep is its reader's: a form half filled in, an opened answer.
+// Make `now` equal to `next` in place. Children with an id are matched even if they have moved. Elements with
+// data-keep are left to the reader: a half-filled form, an opened answer.
 function morph(now, next) {
   if (now.nodeType !== Node.ELEMENT_NODE) {
     if (now.data !== next.data) now.data = next.data;
@@ -84,7 +84,7 @@ function morph(now, next) {
   }
 }
 
-// Times arrive in UTC and are shown in the viewer's zone, with the day where it is not today.
+// Times arrive in UTC and are shown in the viewer's zone, with the date unless it is today.
 function localise(root) {
   for (const time of root.querySelectorAll("time[datetime]")) time.textContent = shown(new Date(time.dateTime));
   for (const field of root.querySelectorAll("input[data-utc]")) {
@@ -114,7 +114,7 @@ function tellAge() {
   age.className = state;
 }
 
-// A job's log, as it grows. Text is only ever text here, whatever a job prints.
+// A job's log, as it grows. Inserted only as text, never as HTML, whatever a job prints.
 const LOG_CHARS = 400000;
 const logBox = document.getElementById("log");
 
@@ -161,7 +161,7 @@ function followLog() {
 
 if (logBox !== null) followLog();
 
-// A moment that somebody types is in their zone: the server is told which.
+// A time that the user types is in their zone: tell the server which.
 document.addEventListener("submit", (event) => {
   const zone = event.target.elements.namedItem("zone_min");
   const moment = event.target.querySelector('[type="datetime-local"]');

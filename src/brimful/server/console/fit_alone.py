@@ -1,6 +1,6 @@
-"""Fit without a server: the page of the documentation runs this in the reader's browser (tools/try_page.py).
+"""Fit without a server: the documentation's page runs this in the reader's browser (tools/try_page.py).
 
-It imports nothing that is compiled, and makes the console's answer of the same question.
+It imports nothing compiled, and gives the console's answer to the same question.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from brimful.server.fitting import MOST_CARDS
 from brimful.server.fitting.answer import answered
 from brimful.units import MIB
 
-LARGEST = 1_000_000  # MiB that other programs may hold, as in the API
+LARGEST = 1_000_000  # MiB held by other programs, as in the API
 
 
 def result(asked: str) -> str:
-    """The HTML of the answer to a form, which comes as JSON; with `language` beside its fields."""
+    """The HTML answer to a form, given as JSON; with `language` beside its fields."""
     given: dict[str, Any] = json.loads(asked)
     choose(given["language"])
     answer, problem, hint = None, "", ""
@@ -33,7 +33,7 @@ def result(asked: str) -> str:
         answer = _answer(given)
     except BrimfulError as error:
         problem, hint = told(error.said), told(error.way_out) if error.way_out else ""
-    except (RecursionError, MemoryError):  # of a paste that no config looks like
+    except (RecursionError, MemoryError):  # from a paste that is not a config
         problem = told(say("server.fit_too_deep"))
     values = {"problem": problem, "hint": hint, "fit": fit_shapes(answer) if answer else None}
     return templates_here().get_template("fit_result.html").render(**values, link=link_to(given, ""))
@@ -58,5 +58,5 @@ def _answer(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @cache
 def _folder() -> str:
-    """Empty, and of memory alone in a browser."""
+    """Empty; in a browser it exists in memory only."""
     return mkdtemp(prefix="brimful-fit-")

@@ -1,4 +1,4 @@
-"""What Fit answers as shapes to draw and words to read: no HTML, and no number that the API has not."""
+"""Fit's answer as shapes to draw and words to read: no HTML, and no number that the API does not have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from brimful.diagnose.claims.judge import verdict_words as judged_words
 from brimful.fit.advice.sweep import GROUPS, TITLES, group_of
 from brimful.language import Factor, Number, Percent, Seconds, Sentence, Size, say, told, words
 
-WIDTH, HEIGHT = 1000, 100  # of a chart, whatever its size on the page
-ROOM = 1.3  # of a chart above the end of the card, or above the smallest batch where not even that fits
+WIDTH, HEIGHT = 1000, 100  # of a chart, independent of its size on the page
+ROOM = 1.3  # space above the card's memory, or above the smallest batch if not even that fits
 CHIPS = {"fits": "finished", "at_risk": "waiting", "likely_does_not_fit": "failed", "does_not_fit": "failed"}
 JUDGED = {"true": "finished", "partly": "waiting", "false": "failed", "cannot_tell": ""}
 
@@ -30,7 +30,7 @@ def fit_shapes(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_told(explanation: Mapping[str, Any] | None, claims: Mapping[str, Any] | None) -> bool:
-    """Whether there is a message to explain: a guess about words that are advice says nothing."""
+    """Whether there is a message to explain: a guess about words that are advice means nothing."""
     if explanation is None or explanation["cannot_tell"]:
         return False
     return any(one["kind"] != "config" for one in explanation["recognised"]) or not (
@@ -90,12 +90,12 @@ def _card(card: Mapping[str, Any], widest: float) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Any) -> dict[str, str]:  # noqa: ANN401 - a code of JSON
+def _verdict(verdict: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
     return {"verdict": told(verdict_words(verdict)), "chip": CHIPS[verdict]}
 
 
 def _bar(estimate: Mapping[str, Any], widest: float) -> dict[str, Any]:
-    """The groups side by side, where the card ends, and the range of the estimate, in percent."""
+    """The groups side by side, the card's limit, and the range of the estimate, in percent."""
     sums = dict.fromkeys([*GROUPS, "rest"], 0)
     for item in estimate["memory"]["items"]:
         sums[group_of(item["code"])] += item["bytes"]
@@ -116,7 +116,7 @@ def _bar(estimate: Mapping[str, Any], widest: float) -> dict[str, Any]:
 
 
 def _change(change: Mapping[str, Sequence[Any]]) -> str:
-    # What was not set is nothing that a reader knows by the name None.
+    # A reader does not know unset values as `None`.
     return ", ".join(
         f"{key} {then}" if now is None else f"{key} {now} → {then}" for key, (now, then) in change.items()
     )
@@ -155,7 +155,7 @@ def _rung(number: int, rung: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sweep(done: Mapping[str, Any], usable_bytes: int, batch_size: int) -> dict[str, Any]:
-    """Memory by group as stacked areas and MFU as a line, over batch sizes; both end where the values do."""
+    """Memory by group as stacked areas and MFU as a line, over batch sizes; both end with their values."""
     points = done["points"]
     first, last = int(points[0]["value"]), int(points[-1]["value"])
     likely = [point["device_bytes"]["likely"] for point in points]

@@ -1,4 +1,4 @@
-"""What the form of Fit offers and holds, for the console and for the page that needs no server."""
+"""Choices and values of the Fit form, for the console and for the page without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brimful.server.fitting import MOST_CARDS
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
 
-USUAL = ("rtx-4090", "h100-sxm-80gb")  # cards of the first look
+USUAL = ("rtx-4090", "h100-sxm-80gb")  # cards selected at first
 TRIES = (
     ("gpt2-xl", ("rtx-4070", "rtx-4090"), "batch_size=8 seq_len=1024"),
     ("llama-3.1-8b", ("rtx-4090", "h100-sxm-80gb"), "batch_size=4 seq_len=4096"),
@@ -19,7 +19,7 @@ TRIES = (
 
 
 def form_values(given: Mapping[str, Any], *, page: str) -> dict[str, Any]:
-    """What the templates of the form need; `page` is the address that its links start with."""
+    """What the form's templates need; `page` is the URL that its links start with."""
     return {
         "given": given,
         "link": link_to(given, page),
@@ -34,7 +34,7 @@ def form_values(given: Mapping[str, Any], *, page: str) -> dict[str, Any]:
 
 
 def as_given(*, model: str = "", gpus: Sequence[str] = (), settings: str = "") -> dict[str, Any]:
-    """The form as an address fills it in."""
+    """The form as a URL fills it in."""
     given = dict.fromkeys(("config", "text", "other_mib"), "")
     return {**given, "model": model, "settings": settings, "gpus": list(gpus or USUAL)}
 
@@ -44,7 +44,7 @@ def split_settings(typed: str) -> tuple[str, ...]:
 
 
 def link_to(given: Mapping[str, Any], page: str) -> str:
-    """To the same answer, where the address can say all of it: a paste is nobody's to keep in a history."""
+    """A link to the same answer, if a URL can hold it: a pasted text does not belong in a browser history."""
     if given["config"] or given["text"] or given["other_mib"] or not given["model"]:
         return ""
     asked = [("model", given["model"]), *(("gpu", gpu) for gpu in given["gpus"])]

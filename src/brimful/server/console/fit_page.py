@@ -1,4 +1,4 @@
-"""The page of Fit: a form, and what the API answers to it, drawn."""
+"""The Fit page: a form, and the API's answer to it, drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of all jobs: found, sorted, and acted on together."""
+"""The page of all jobs: search, sort, and bulk actions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from brimful.server.views.jobs import Wanted
 
 ROWS = 30
 MOST_AT_ONCE = 200
-# What each tab lists; those of jobs that are not over can be sorted.
+# What each tab lists; only tabs of unfinished jobs can be sorted.
 TABS: Mapping[str, tuple[str, ...]] = {
     "active": (),
     "running": ("running", "starting", "stopping", "unknown"),
@@ -93,7 +93,7 @@ def jobs_shown(reader: Reader, who: Principal, asked: Mapping[str, str]) -> dict
         user=who.name if asked.get("mine") else None,
         text=asked.get("text", "")[:200].strip(),
     )
-    # An array whose tasks are listed is not folded into one of them.
+    # If the tasks of an array are listed, they are not folded into one.
     fold = not wanted.array
     page = jobs_list(reader, wanted, asked.get("cursor") or None, ROWS, order=order, fold=fold)
     now_s = reader.now_s()

@@ -14,11 +14,11 @@ from brimful.units import HOUR_S
 BACK_S = 6 * 3600
 POOLS_SHOWN = 12
 STEPS_SHOWN = 8
-WIDTH, HEIGHT = 1000, 100  # of a chart, whatever its size on the page
+WIDTH, HEIGHT = 1000, 100  # of a chart, independent of its size on the page
 
 
 def market_cards(reader: Reader) -> list[dict[str, Any]]:
-    """One card for each market pool; none where every price is posted."""
+    """One card per market pool; none if every price is posted."""
     if reader.market is None:
         return []
     now_s = reader.now_s()
@@ -34,7 +34,7 @@ def _card(pool: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
     span_s = max(1, now_s - start_s)
 
     def steps(key: str, highest: int) -> list[tuple[float, float]]:
-        """Corners of a curve that holds each value until the next."""
+        """Corners of a step curve."""
         corners: list[tuple[float, float]] = []
         for point in history:
             x = round(WIDTH * max(0, point["at_s"] - start_s) / span_s, 1)
@@ -78,7 +78,7 @@ def _area(corners: Sequence[tuple[float, float]]) -> str:
 
 
 def quote_shape(quotes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """A tariff as a curve that holds each hour's price until the next."""
+    """A tariff as a step curve, hour by hour."""
     if not quotes:
         return None
     top = max(each["microusd_per_gpu_hour"] for each in quotes) or 1
@@ -94,7 +94,7 @@ def quote_shape(quotes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def band_shape(hours: Sequence[Mapping[str, Any]], *, gpus: int) -> dict[str, Any] | None:
-    """A forecast of load as a band, with the pool's own GPUs as a line."""
+    """A load forecast as a band, with the pool's own GPUs as a line."""
     if len(hours) < 2:
         return None
     top = max([float(gpus), *(each["high"] for each in hours)]) or 1.0
@@ -115,7 +115,7 @@ def band_shape(hours: Sequence[Mapping[str, Any]], *, gpus: int) -> dict[str, An
 def course_shapes(
     points: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | None]
 ) -> list[dict[str, Any]]:
-    """Memory, MFU and time of a step over time, each beside what was predicted; none before two points."""
+    """Memory, MFU and step time over time, each beside its prediction; none before two points."""
     if len(points) < 2:
         return []
     start_s, span_s = points[0]["at_s"], max(1, points[-1]["at_s"] - points[0]["at_s"])
@@ -146,7 +146,7 @@ def course_shapes(
 
 
 def use_shapes(reader: Reader) -> list[dict[str, Any]]:
-    """GPUs held over the last day and week, of all pools together: what `past` of the forecast tells."""
+    """GPUs held over the last day and week, all pools together, from `past` of the forecast."""
     with reader.locked():
         pools = reader.fleet.capacity.pools
         lines = [line for pool, line in reader.fleet.load.items() if pool in pools]
@@ -156,7 +156,7 @@ def use_shapes(reader: Reader) -> list[dict[str, Any]]:
                 held[hour["at_s"]] = held.get(hour["at_s"], 0) + hour["held"]
         gpus = sum(line.gpus for line in lines)
     hours = sorted(held.items())
-    spans = (("day", 24, 2), ("week", WEEK_H, 25))  # and from how many hours on it is worth a picture
+    spans = (("day", 24, 2), ("week", WEEK_H, 25))  # the last number: hours of data needed for a chart
     return [_use(code, hours[-n:], gpus) for code, n, least in spans if len(hours) >= least and gpus]
 
 
@@ -180,7 +180,7 @@ def _use(code: str, hours: Sequence[tuple[int, int]], gpus: int) -> dict[str, An
 
 
 def price_rows(reader: Reader) -> list[dict[str, Any]]:
-    """Each pool's price now, and its cheapest hour of the next 24 where a tariff tells."""
+    """Each pool's price now, and its cheapest hour of the next 24 if there is a tariff."""
     rows = []
     for pool in prices_view(reader)[:POOLS_SHOWN]:
         quotes = pool["ahead"][:24]

@@ -1,4 +1,4 @@
-"""The page for who runs the fleet: events, the audit log, tokens and users, queues."""
+"""The operator's page: events, the audit log, tokens and users, queues."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from brimful.server.views.events import events_for
 from brimful.server.views.fleet import queues_view
 from brimful.units import integer_from_text
 
-# What gives somebody more than they had. A session alone does so over TLS only: without it the browser sends
-# the cookie to every port of the host, and whoever takes it there could give themselves more (decision 55).
+# Actions that give somebody more rights. A session alone may do so only over TLS: without it the browser
+# sends the cookie to every port of the host, and anyone who takes it there could raise their own rights
+# (decision 55).
 GIVES = ("role", "token")
 DEEDS_SHOWN = 40
 EVENTS_SHOWN = 40
@@ -65,7 +66,7 @@ class Operate:
         }
 
     def act(self, who: Principal, form: Mapping[str, str]) -> str:
-        """The text of a token that was made, else nothing."""
+        """The text of a new token, otherwise empty."""
         verb = form.get("verb", "")
         confirmed(form)
         if verb in GIVES and not self._secure:
@@ -91,7 +92,7 @@ class Operate:
         return ""
 
     def _new_token(self, who: Principal, form: Mapping[str, str]) -> str:
-        """For somebody of a team that one is an admin of; never an operator's, as in *Your tokens*."""
+        """For a member of a team that the caller administers; never an operator's, as in *Your tokens*."""
         given = {"name": form.get("user", ""), "tenant": form.get("team", ""), "role": form.get("role", "")}
         asked = checked(lambda: NewToken.model_validate(given))
         days = integer_from_text(form.get("days", ""), low=1, high=MOST_DAYS)
@@ -117,7 +118,7 @@ def _quota(form: Mapping[str, str]) -> QueueRequest:
 
 
 def _text(body: Mapping[str, Any]) -> str:
-    """Of an event, what fits a line."""
+    """The part of an event that fits on a line."""
     rest = {name: value for name, value in body.items() if name != "at_s"}
     return shortened(json.dumps(rest, ensure_ascii=False), BODY_CHARS)
 
@@ -138,7 +139,7 @@ def add_operate_page(router: APIRouter, access: Access, pages: Pages, made: Oper
             body = "operate_page.html"
             return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
         await run_in_threadpool(pages.forget)
-        if secret:  # on a page of its own, which asks for nothing again and is kept nowhere
+        if secret:  # on a separate page that is stored nowhere and does not resubmit
             answer = pages.answer(
                 request, "token_made.html", who=who, here="/operate", secret=secret, of=form
             )

@@ -1,4 +1,4 @@
-"""Pages of the fleet, the market, teams and their money, and what was wasted: the API's views, laid out."""
+"""Pages of the fleet, the market, teams and their money, and waste: the API's views, laid out."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Overview:
 
     def audit(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
         days = next((n for n in DAYS if str(n) == asked.get("days")), 30)
-        # Of whole minutes: all who look within one share one reading of the log.
+        # Whole minutes, so that everyone who looks within one shares one read of the log.
         end_s = self._hindsight.now_s() // 60 * 60
         start_s = max(0, end_s - days * 86400)
         tabs = [(n, words("console.n_days", n=n), f"/audit?days={n}") for n in DAYS]
@@ -147,7 +147,7 @@ class Overview:
         }
 
     def _what_if(self, who: Principal) -> dict[str, Any] | None:
-        """What other policies and sizes would have made of the past, for who may ask."""
+        """What other policies and sizes would have made of the past, for callers who may ask."""
         if self._rehearser is None or not who.may("operator"):
             return None
         view = policy_view(self._reader, self._rehearser)
@@ -157,7 +157,7 @@ class Overview:
         return {**view, "policies": self._rehearser.candidates(), "tables": tables}
 
     def rehearse(self, _verbs: Verbs, who: Principal, form: dict[str, str]) -> None:
-        """Begin what the form of What if asks for."""
+        """Start what the What if form asks for."""
         if self._rehearser is None or self._gate is None:
             raise Refused(say("server.no_rehearsals"), code="no_rehearsals")
         policies = [form[key] for key in sorted(form) if key.startswith("policy") and form[key]]

@@ -1,8 +1,8 @@
-"""A page for a user's own tokens: made and revoked by a form, shown once.
+"""A page for a user's own tokens: created and revoked by a form, shown once.
 
-Only where the browser's cookie is kept to TLS: else it is sent to every port of the host, and a session that
-could make tokens would be worth stealing. Only for who signed in with the organisation's account: others have
-a token. No token of an operator is ever made here.
+Only where the browser's cookie is limited to TLS: otherwise it is sent to every port of the host, and a
+session that could create tokens would be worth stealing. Only for users who signed in with the organisation's
+account: others have a token. Operator tokens are never created here.
 """
 
 from __future__ import annotations

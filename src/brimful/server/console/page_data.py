@@ -1,4 +1,4 @@
-"""What the page shows, worked out of what the API says. No HTML here, and nothing is invented."""
+"""What the page shows, derived from what the API says. No HTML here, and nothing is invented."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from brimful.server.views.tally import tallies
 from brimful.server.views.why import why_view
 from brimful.units import cents_that_add_up, spans
 
-# What a page asks for every two seconds has to be small.
+# A page polls every two seconds, so its data must be small.
 ACTIVE_SHOWN = 12
 OVER_SHOWN = 6
-TILES_SHOWN = 48  # GPUs; of a larger fleet each pool has a line
+TILES_SHOWN = 48  # GPUs; a larger fleet has a line per pool
 ACCOUNTS_SHOWN = 12
 TENANTS_SHOWN = 8
 BILLS_SHOWN = 40
@@ -68,7 +68,7 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
 
 
 def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
-    """A job's line in the table."""
+    """A job's row in the table."""
     command = shlex.join(view["command"])
     ran_s = sum(lease["billed_s"] for lease in view["leases"])
     until_s = now_s if view["ended_s"] is None else view["ended_s"]
@@ -79,10 +79,10 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "command_full": shortened(command, TITLE_CHARS),
         "hue": hue(view["job"]),
         "measured_words": _measured(view["measured"]) if view["measured"] else [],
-        # While it is being stopped, the reason is known to its lease alone.
+        # While it is being stopped, only its lease knows the reason.
         "why": view["why"] or (view["leases"][-1]["reason"] if view["leases"] else ""),
         "ran_s": ran_s if view["started_s"] is not None else None,
-        # All the time it was here and did not run, also between two leases.
+        # All the time since submit that it did not run, also between leases.
         "waited_s": 0 if view["phase"] == "pending" else max(0, until_s - view["ready_s"] - ran_s),
         "budget_frac": None if not budget else min(1.0, view["cost_microusd"] / budget),
         "gpu_indices": spans(view["leases"][-1]["gpus"]) if view["node"] else "",
@@ -94,7 +94,7 @@ def _measured(found: MeasuredAnswer) -> list[tuple[str, str]]:
 
 
 def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
-    """Everything the page of one job needs."""
+    """Everything a job's page needs."""
     with reader.locked():
         view, now_s = job_view(reader, state), reader.now_s()
         row = job_row(view, now_s=now_s) | {"ranks": _ranks(view)}
@@ -104,7 +104,7 @@ def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
 
 
 def _predicted_here(view: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Of the GPU type that its newest lease is on."""
+    """For the GPU type of its newest lease."""
     found: Mapping[str, float | None] = (
         view["predicted"].get(view["leases"][-1]["gpu"], {}) if view["leases"] else {}
     )
@@ -112,13 +112,13 @@ def _predicted_here(view: Mapping[str, Any]) -> Mapping[str, float | None]:
 
 
 def _ranks(view: Mapping[str, Any]) -> int:
-    """Processes of its gang that may have a log each: one for each node, or as many as have ended."""
+    """Gang processes that may have a log: one per node, or as many as have ended."""
     last = view["leases"][-1] if view["leases"] else None
     return 1 if last is None else max(1, len(last["exit_codes"]), 1 + len(last["rest"]))
 
 
 def actions_of(verbs: Verbs, reader: Reader, who: Principal, name: str) -> dict[str, Any]:
-    """What the page needs to offer buttons; none where this one may only look."""
+    """What the page needs to offer buttons, if the caller may change the job."""
     if not verbs.may_change(who, name):
         return {"may_change": False}
     return {
@@ -172,7 +172,7 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
 
 
 def node_card(view: Mapping[str, Any]) -> dict[str, Any]:
-    """A node with its GPUs, and whether anybody measures them."""
+    """A node with its GPUs, and whether anything measures them."""
     gpus = [{**gpu, "hue": hue(job := gpu["job"] or ""), "path": quote(job, safe="")} for gpu in view["gpus"]]
     return {
         **view,
@@ -183,7 +183,7 @@ def node_card(view: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_rows(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
-    """Teams with a budget, and what share of it is gone."""
+    """Teams with a budget, and the share of it that is used."""
     rows = []
     for each in budgets:
         if (left := each["left_microusd"]) is not None:
@@ -193,7 +193,7 @@ def budget_rows(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
 
 
 def budget_tree(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
-    """Each budget below the one it is part of."""
+    """Each budget below its parent."""
     known = {each["tenant"]: each for each in budgets}
     below: dict[str, list[str]] = {}
     for name, each in known.items():
@@ -209,7 +209,7 @@ def budget_tree(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
 
 
 def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Who has spent what, most first, with the share of the largest for a bar."""
+    """Spending by team, highest first, relative to the largest for a bar."""
     largest = max(by_tenant.values(), default=0) or 1
     ordered = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))
     shown = cents_that_add_up([n for _, n in ordered])
@@ -220,13 +220,13 @@ def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def bill_rows(bills: Sequence[BillAnswer]) -> list[dict[str, Any]]:
-    """Bills with the share of the largest for a bar."""
+    """Bills relative to the largest for a bar."""
     largest = max((bill["microusd"] for bill in bills), default=0) or 1
     return [{**bill, "frac": bill["microusd"] / largest} for bill in bills[:BILLS_SHOWN]]
 
 
 def account_rows(balances: Mapping[str, int]) -> dict[str, Any]:
-    """The accounts that move most. Holds are one line together; a closed hold is an empty account."""
+    """The most active accounts. Holds share one line; a closed hold is an empty account."""
     holds = [n for name, n in balances.items() if n and name.startswith("hold:")]
     others = [(name, n) for name, n in balances.items() if not name.startswith("hold:")]
     largest = sorted(others, key=lambda each: (-abs(each[1]), each[0]))[:ACCOUNTS_SHOWN]
@@ -238,13 +238,13 @@ def account_rows(balances: Mapping[str, int]) -> dict[str, Any]:
 
 
 def hue(job: str) -> int:
-    """One of six tints, so that a gang's GPUs are seen to belong together."""
+    """One of six tints, so that a gang's GPUs are visibly one group."""
     digits = job.rpartition("-")[2]
     return int(digits[-6:]) % 6 if digits.isdigit() and digits.isascii() else 0
 
 
 def teams_of(reader: Reader, who: Principal) -> list[str]:
-    """Those with jobs or spend that one may see."""
+    """Visible teams with jobs or spending."""
     known = {*reader.ledger.spent_by_tenant, *reader.fleet.usage, *who.roles} - {"*"}
     return sorted(name for name in known if who.sees(name))
 

@@ -1,4 +1,4 @@
-"""The console's routes: the way in, the pages, their live parts, and the files they load."""
+"""The console's routes: sign-in, the pages, their live parts, and static files."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ LANGUAGE_COOKIE = "brimful_language"
 YEAR_S = 366 * 86400
 HTML = "text/html; charset=utf-8"
 MOST_FIELDS = 250
-MOST_KEPT = 100  # live parts: one for each set of teams and language
+MOST_KEPT = 100  # live parts: one per set of teams and language
 
 
 class Pages:
     """Renders, with what every page needs."""
 
     def __init__(self, reader: Reader, *, provider: str = "", secure: bool = False) -> None:
-        """`provider`: where people sign in with their organisation's account, if anywhere."""
+        """`provider`: where people sign in with their organisation's account, if configured."""
         self._reader, self._always = reader, {"provider": provider, "secure": secure}
         self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
         self._turns = CapacityLimiter(2)  # one renders, the next one waits for it
         self._rendering, self._live = threading.Lock(), dict[tuple[object, ...], tuple[object, bytes]]()
-        # A page left open over an upgrade sees another build and loads itself anew.
+        # A page left open during an upgrade sees a new build and reloads.
         self._build = _digest(b"".join(self.assets.values()))
 
     async def in_turn(self, part: Callable[[], bytes]) -> bytes:
-        """Live parts have two threads: however many tabs wait, the others answer those who do something."""
+        """Live parts share two threads: however many tabs poll, the others serve users who do something."""
         return await to_thread.run_sync(part, limiter=self._turns)
 
     def live(self, reader: Reader, who: Principal) -> bytes:
@@ -68,9 +68,9 @@ class Pages:
         return self.packed("live.html", who, "", lambda: live_page(reader, who))
 
     def packed(self, body: str, who: Principal, asked: str, make: Callable[[], dict[str, Any]]) -> bytes:
-        """The live part of a page: rendered once for all who see the same and ask for the same.
+        """The live part of a page: rendered once for everyone who sees the same data and asks for the same.
 
-        The key of its forms is left out, as it is a secret of one browser; the page puts in its own.
+        The forms' key is left out, because it is one browser's secret; the page puts in its own.
         """
         reader = self._reader
         trouble, problems = reader.health.trouble(), reader.problems()
@@ -82,14 +82,14 @@ class Pages:
                     self._live.clear()
                 values = make()
                 html = self._render(body, who=who, form_key="", **values)
-                # Another process may end without a new event or second: not reused.
+                # The other process may finish without a new event or second: do not reuse.
                 kept = None if values.get("counting") else version
-                # Nothing in it is a secret of one browser, so that its size tells nothing.
+                # It contains no browser's secret, so its compressed size reveals nothing.
                 self._live[key] = (kept, gzip.compress(html.encode(), 5, mtime=0))
             return self._live[key][1]
 
     def forget(self) -> None:
-        """What was rendered so far: somebody has just done what no event of the log tells."""
+        """Drop what was rendered: somebody has just done something that no event in the log shows."""
         with self._rendering:
             self._live.clear()
 
@@ -170,7 +170,7 @@ def make_console(
     return router
 
 
-# Pages in the order of the navigation, and the role that each needs; "" is none.
+# Pages in navigation order, and the role that each needs; "" means none.
 PAGES = (
     ("home", "/", ""),
     ("jobs", "/jobs", "viewer"),
@@ -205,7 +205,7 @@ def add_page(
     show: Show,
     role: str = "viewer",
 ) -> None:
-    """A page whose live part is the template `body`; `?live=1` gives that part alone."""
+    """A page whose live part is the template `body`; `?live=1` returns that part alone."""
 
     @router.get(path)
     async def page(request: Request) -> Response:
@@ -236,7 +236,7 @@ def add_page(
 
 
 def chosen_language(headers: Headers) -> str:
-    """What the reader chose on a page; empty: what the browser asks for."""
+    """The reader's choice on a page; empty: what the browser asks for."""
     cookies = cookie_parser(headers.get("cookie", ""))
     return cookies.get(LANGUAGE_COOKIE, "")
 
@@ -262,8 +262,8 @@ def add_assets(router: APIRouter, pages: Pages) -> None:
 def add_way_in(router: APIRouter, access: Access, pages: Pages, *, secure: bool) -> None:
     """A ticket or a token becomes a session, which the browser keeps and no script can read.
 
-    A link only asks: whoever looks at links in a mail before its reader does uses up nothing, and the cookie,
-    which no other site's page may cause to be sent, is set by a form of our own.
+    Following a link only asks: a mail scanner that opens it uses nothing up. The cookie, which no other
+    site's page can cause to be sent, is set by our own form.
     """
 
     async def enter(request: Request, text: str, problem: str) -> Response:
@@ -305,7 +305,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 async def fields_of(request: Request) -> dict[str, list[str]]:
-    """The fields of a form, which must be on a page of ours."""
+    """The fields of a form, which must be on one of our pages."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, words("server.form_from_elsewhere"))
     try:
@@ -315,14 +315,14 @@ async def fields_of(request: Request) -> dict[str, list[str]]:
 
 
 def check_form(form: Mapping[str, str], session: str) -> None:
-    """Whether it is one that we gave to this session."""
+    """Whether it is a form that we gave to this session."""
     given, wanted = form.get("form_key", "").encode(), form_key(session).encode()
     if not session or not secrets.compare_digest(given, wanted):
         raise HTTPException(403, words("server.form_from_elsewhere"))
 
 
 def answered(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:
-    """The body, or 304 where the browser has it already; always asked for, since it may have changed."""
+    """The body, or 304 if the browser already has it; always revalidated, since it may have changed."""
     headers = {"etag": f'"{_digest(body)}"', "cache-control": "no-cache", "vary": "accept-encoding"}
     if status == 200 and headers["etag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -334,13 +334,13 @@ def _digest(body: bytes) -> str:
 
 
 async def signed_form(access: Access, request: Request) -> tuple[Principal, dict[str, str]]:
-    """Who sent one of our own forms from a page of theirs, and what is in it."""
+    """Who sent one of our forms from their own page, and its fields."""
     who, fields = await signed_fields(access, request)
     return who, {name: values[0].strip() for name, values in fields.items()}
 
 
 async def signed_fields(access: Access, request: Request) -> tuple[Principal, dict[str, list[str]]]:
-    """The same where a field may be there several times."""
+    """The same, where a field may occur several times."""
     session, fields = request.cookies.get(cookie_name(request), ""), await fields_of(request)
     check_form({name: values[0].strip() for name, values in fields.items()}, session)
     who = await run_in_threadpool(access.look_up, session, "session")

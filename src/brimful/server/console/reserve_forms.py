@@ -1,4 +1,4 @@
-"""Reservations on the page of the market: a price first, and what is bought at that price or not at all."""
+"""Reservations on the market page: first a quote, then a purchase at that price or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from brimful.server.console.overview import checked, confirmed
 from brimful.server.console.pages import Pages, Show, signed_form
 from brimful.units import integer_from_text
 
-KEPT = ("pool", "gpus", "hours", "start_s", "team", "reservation")  # of a quote, for the form that buys
+KEPT = ("pool", "gpus", "hours", "start_s", "team", "reservation")  # of a quote, for the purchase form
 
 
 def add_reserve_forms(
@@ -48,7 +48,7 @@ def add_reserve_forms(
 
 
 def acted(verbs: ReserveVerbs, who: Principal, form: Mapping[str, str]) -> dict[str, Any] | None:
-    """The price to be confirmed; None: it is done."""
+    """The price to confirm; None: done."""
     verb, name = form.get("verb", ""), form.get("reservation", "")[:40]
     at_most = _number(form, "at_most")
     if verb == "quote":

@@ -20,7 +20,7 @@ BEGUN_S = 600
 
 def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, secure: bool) -> None:
     def back_to(request: Request) -> str:
-        # The host is one of ours: the middleware has turned others away.
+        # The host is one of ours: the middleware has rejected others.
         return f"{'https' if secure else 'http'}://{request.url.netloc}/console/sign-in"
 
     def begun_name(request: Request) -> str:
@@ -39,7 +39,7 @@ def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, 
         except BrimfulError as error:
             return failed(request, error.problem)
         answer = RedirectResponse(there, status_code=303, headers={"cache-control": "no-store"})
-        # Lax: it has to come along when the provider sends the browser back.
+        # Lax: it must be sent when the provider redirects the browser back.
         answer.set_cookie(
             begun_name(request),
             begun.as_text(),
@@ -66,7 +66,7 @@ def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, 
             name, session = await run_in_threadpool(signed_in)
         except BrimfulError as error:
             return failed(request, error.problem)
-        # Not a redirect: a browser that another site sent here leaves our cookie out of the next request.
+        # Not a redirect: coming from another site, a browser would not send our cookie with the next request.
         answer = pages.answer(request, "signed_in.html", person=name)
         answer.headers["cache-control"] = "no-store"
         answer.set_cookie(

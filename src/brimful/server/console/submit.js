@@ -1,4 +1,4 @@
-// Checks a job as it is written: half a second after the last key the server is asked what would become of it.
+// Checks a job while it is typed: half a second after the last key, asks the server what would happen to it.
 "use strict";
 
 const form = document.getElementById("job");
@@ -17,13 +17,13 @@ async function check() {
   if (mine !== asked || !reply.ok) return;
   const next = new DOMParser().parseFromString(await reply.text(), "text/html");
   document.getElementById("check").replaceWith(next.getElementById("check"));
-  // The other side says the same; what somebody is typing in is left alone.
+  // Update the other side to match; leave the field that is being edited alone.
   for (const said of document.querySelectorAll("#check [data-says]")) {
     const field = form.elements[said.dataset.says];
     if (field !== document.activeElement && field.value !== said.textContent) field.value = said.textContent;
   }
   for (const time of document.querySelectorAll("#check time[datetime]")) time.textContent = shown(new Date(time.dateTime));
-  // The server is still rehearsing when it would start.
+  // The server is still computing when it would start.
   if (document.querySelector("#check [data-again]")) timer = setTimeout(check, 1000);
 }
 

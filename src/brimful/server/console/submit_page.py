@@ -52,7 +52,7 @@ class Submit:
         self.secure = secure
 
     def shown(self, who: Principal, form: Mapping[str, str]) -> dict[str, Any]:
-        """The form, the file that says the same, and what would become of it."""
+        """The form, the equivalent file, and what would happen to the job."""
         problem, check = "", None
         given = {name: form.get(name, "") for name in (*FIELDS, *TERMS)}
         text, config = form.get("file", ""), form.get("config", "")
@@ -83,14 +83,14 @@ class Submit:
         }
 
     def copied(self, who: Principal, name: str) -> dict[str, str]:
-        """The form of a job that somebody wants to run with changes."""
+        """The form of a job that somebody wants to run again with changes."""
         job = job_for(self._reader, who, name).job
         return _fields(submission_of(job, now_s=self._reader.now_s()))
 
     def _body(self, who: Principal, form: Mapping[str, str], *, edited: str) -> dict[str, Any]:
-        """The submission that the form's fields say."""
+        """The submission that the form describes."""
         body: dict[str, Any] = {"folder": form.get("folder", "")}
-        if edited == "file" and not form.get("command"):  # the file says the rest
+        if edited == "file" and not form.get("command"):  # the file has the rest
             return body
         command = form.get("command", "")
         body["command"] = _command(command) if command else []
@@ -111,7 +111,7 @@ class Submit:
         return body
 
     def submit(self, session: Principal, form: Mapping[str, str]) -> str:
-        """The job that was made, by a session over TLS, or by who shows its token once more (decision 55)."""
+        """The new job, submitted by a session over TLS, or with the token entered again (decision 55)."""
         who = session if self.secure else self._access.same_user(session, form.get("token", ""))
         edited = _edited(form)
         asked = CheckRequest(
@@ -126,13 +126,13 @@ class Submit:
 
 
 def _edited(form: Mapping[str, str]) -> str:
-    """Which side counts: where no script says, a file that was pasted beside an empty form."""
+    """Which side counts; without a script, a file pasted beside an empty form."""
     is_file = form.get("edited") == "file" or not form.get("command")
     return "file" if is_file and form.get("file", "").strip() else "form"
 
 
 def _command(text: str) -> list[str]:
-    """A program with its words, or what only a shell understands."""
+    """A program with its arguments, or a shell command."""
     if any(mark in text for mark in "\n;|&<>$`*?~(){}"):
         return ["sh", "-c", text]
     try:
@@ -142,7 +142,7 @@ def _command(text: str) -> list[str]:
 
 
 def _fields(job: Mapping[str, Any]) -> dict[str, str]:
-    """What the form says of a submission that a file made."""
+    """The form's fields for a submission made from a file."""
     budget = job.get("budget_microusd")
     return {
         "name": str(job.get("name", "")),

@@ -1,4 +1,4 @@
-"""How templates become HTML. Knows no web framework: Fit is also rendered where there is no server."""
+"""How templates become HTML. Independent of the web framework: Fit is also rendered without a server."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class FixedWords(Extension):
 
 
 def templates_here() -> Environment:
-    """Those of the language that is spoken here."""
+    """The templates of the current language."""
     return make_templates(tongue().code)
 
 
 @cache
 def make_templates(code: str) -> Environment:
-    """In one language, escaped, strict, with one word for what nobody knows. Keeps what it has compiled."""
+    """One language, escaped, strict, with one word for unknown values. Caches what it has compiled."""
     templates = Environment(
         extensions=[FixedWords],
         loader=PackageLoader("brimful.server.console"),
         autoescape=True,
-        auto_reload=False,  # they are a package's own
+        auto_reload=False,  # part of the package
         undefined=StrictUndefined,
         finalize=_written,
         trim_blocks=True,
@@ -56,7 +56,7 @@ def make_templates(code: str) -> Environment:
     templates.globals.update(code=code, language=lambda: code, bar=_bar, clock=_clock)
     templates.globals["languages"] = LANGUAGE_NAMES
     templates.filters.update(
-        as_typed=lambda text: Markup("%s") % text,  # back into the box it came from, lines and all
+        as_typed=lambda text: Markup("%s") % text,  # back into the box it came from, newlines included
         usd=lambda microusd: told(Usd(microusd)),
         duration=lambda seconds: told(Seconds(seconds)),
         size=lambda n: told(Size(n)),
@@ -76,7 +76,7 @@ def make_templates(code: str) -> Environment:
 
 
 def warm_up() -> None:
-    """Compile every page and read every language now, so that nobody's first page waits for it."""
+    """Compile every page and read every language now, so that nobody's first page is slow."""
     for code in LANGUAGE_NAMES:
         templates = make_templates(code)
         for name in templates.list_templates():
@@ -88,13 +88,13 @@ def _bar(frac: float) -> Markup:
 
 
 def _clock(at_s: int) -> Markup:
-    """Without a script in UTC; with one in the reader's own zone."""
+    """UTC without a script; with one, the reader's time zone."""
     at = datetime.fromtimestamp(at_s, UTC)
     return CLOCK.format(f"{at:%Y-%m-%dT%H:%M:%SZ}", f"{at:%H:%M:%S}")
 
 
 def _written(value: object) -> object:
-    """How a value is put on the page: None is "unknown", and what would not print is shown as a mark."""
+    """How a value is shown: None is "unknown", and unprintable characters become a mark."""
     if value is None:
         return words("console.unknown")
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

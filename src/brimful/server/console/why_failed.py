@@ -1,4 +1,4 @@
-"""Why a job failed, as far as the end of its log tells: what Fit says of that text (`POST /v1/fit`)."""
+"""Why a job failed, as far as the end of its log tells: Fit's answer to that text (`POST /v1/fit`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOST_KEPT = 200
 
 
 class WhyFailed:
-    """Asked once for each lease that failed and each language: what is over stays as it is."""
+    """Asked once per failed lease and language: a finished lease does not change."""
 
     def __init__(self, reader: Reader, fitter: Fitter) -> None:
         self._reader, self._fitter = reader, fitter
         self._known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def __call__(self, state: JobState) -> dict[str, Any] | None:
-        """None where it has not failed, or nobody knows."""
+        """None if it has not failed, or the reason is unknown."""
         if state.phase != "failed" or not state.leases:
             return None
         key = (state.leases[-1].lease, tongue().code)
@@ -45,7 +45,7 @@ class WhyFailed:
                 "text"
             ].replace("\0", "")
             found = self._fitter.ask(text=end, **asked) if end.strip() else None
-        except BrimfulError as error:  # its page is there without it
+        except BrimfulError as error:  # the page works without it
             log.info("no explanation for %s: %s", state.job.job, error.problem)
             return None
         answer: dict[str, Any] | None = ((found and found["explanation"]) or {}).get("answer")

@@ -1,3 +1,3 @@
-"""Fit for whoever asks the server: a config, a message or an advice, answered in a process beside it."""
+"""Fit as a service: a config, a message or advice, answered in a separate process."""
 
-MOST_CARDS = 8  # of one question
+MOST_CARDS = 8  # per question

@@ -1,4 +1,4 @@
-"""One question answered: what a config needs on each card, what a message means, what advice is worth."""
+"""Answers one question: what a config needs on each card, what a message means, whether advice is right."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def answered(
     settings: Sequence[str],
     other_bytes: int | None,
 ) -> FitAnswer:
-    """`config` may turn out to be a message or an advice, and is then read as such.
+    """`config` may turn out to be a message or advice, and is then treated as such.
 
-    Writes the config into the current folder, which must be the caller's own and empty: the readers read
-    files, and find nothing there that the config could name.
+    Writes the config into the current folder, which must be the caller's own and empty: the config readers
+    read files, and must find nothing there that the config could name.
     """
     kind = suffix_of(config) if config.strip() else None
     if config.strip() and kind is None:
@@ -116,7 +116,7 @@ def _card(reading: Reading, gpu: Gpu, estimate: Estimate, other_bytes: int | Non
 
 
 def _batches(reading: Reading, estimate: Estimate) -> list[int]:
-    """From 1 to half as much again as fits or is configured, evenly, with both of them among the values."""
+    """From 1 to 1.5 times what fits or is configured, evenly spaced, including both of these."""
     marks = {reading.training.batch_size, estimate.largest_batch or 1, estimate.sure_batch or 1}
     top = min(MOST_BATCH, max(8, -(-max(marks) * 3 // 2)))
     even = {1 + round(i * (top - 1) / (POINTS - 1)) for i in range(POINTS)}
@@ -134,7 +134,7 @@ def _explanation(text: str, about: About) -> dict[str, Any]:
 
 
 def _claims(text: str, about: About, other_bytes: int | None, reread: Any) -> dict[str, Any] | None:  # noqa: ANN401
-    """None for a log, which nobody claims anything in."""
+    """None for a log, which makes no claims."""
     if text.count("\n") >= MAX_LINES:
         return None
     case = None

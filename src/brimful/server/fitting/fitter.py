@@ -1,4 +1,4 @@
-"""Asks the process that answers, starts it when it is needed, and ends it when it takes too long."""
+"""Talks to the answering process: starts it when needed, and ends it when it takes too long."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from brimful.language import Seconds, say, tongue, verbatim
 log = logging.getLogger("brimful.fit")
 
 ANSWER_S = 20.0  # an answer takes 50 ms; a busy machine may need longer
-MOST_WAITING = 8  # each keeps a thread of the server
+MOST_WAITING = 8  # each blocks a server thread
 MOST_OF_ONE = 3  # of those, so that one person's long texts leave room for others
-ANSWERS_EACH = 500  # then a new process: what it has in memory goes with it
+ANSWERS_EACH = 500  # then a new process, to release its memory
 KINDS = {"BadInput": BadInput, "NotFound": NotFound, "Refused": Refused}
 
 
@@ -32,12 +32,12 @@ class Fitter:
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
         self._turn, self._counting = threading.Lock(), threading.Lock()
-        self._waiting: list[str] = []  # who asked, once for each question
+        self._waiting: list[str] = []  # who asked, once per question
         self._process: subprocess.Popen[str] | None = None
         self._left = 0
 
     def ask(self, *, asker: str = "", **asked: Any) -> FitAnswer:  # noqa: ANN401 - JSON
-        """`asker`: a person or an address; the server itself asks without one."""
+        """`asker`: a user or an address; the server itself asks without one."""
         with self._place(asker), self._turn:
             line = self._line(json.dumps({"language": tongue().code, **asked}))
         answer = json.loads(line)
@@ -89,7 +89,7 @@ class Fitter:
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
-                env={"PATH": os.environ.get("PATH", "")},  # nothing that the server was told in confidence
+                env={"PATH": os.environ.get("PATH", "")},  # none of the server's secrets
             )
             self._left = ANSWERS_EACH
             weakref.finalize(self, _end, self._process)
@@ -107,5 +107,5 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # a question that it did not read is still in there
+            with contextlib.suppress(BrokenPipeError):  # an unread question is still buffered
                 pipe.close()

@@ -1,7 +1,7 @@
-"""The process that answers: one question a line in, one answer a line out, until the server hangs up.
+"""The answering process: one question per line in, one answer per line out, until the server hangs up.
 
-It holds nothing of the server's: no database, no token, an empty folder. Whatever a paste makes the readers
-do, it costs this process alone, which has little memory and which the server ends when it takes too long.
+It has nothing of the server's: no database, no token, an empty folder. Whatever a pasted text makes the
+readers do costs only this process, which has little memory and which the server ends when it takes too long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
                 answer = {"data": answered(**asked)}
             except BrimfulError as error:
                 answer = {"error": {"kind": type(error).__name__, **error.as_dict(told)}}
-            except (RecursionError, MemoryError):  # of a paste that no config looks like
+            except (RecursionError, MemoryError):  # from a paste that is not a config
                 answer = {"error": None}
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""Job files: brimful's own, SkyPilot's task YAML, and Slurm's batch scripts, as one submission."""
+"""Job files: brimful's own, SkyPilot task YAML and Slurm batch scripts, all read into a submission."""

@@ -1,4 +1,4 @@
-"""What a job file says, whatever its kind; and which kind it is."""
+"""The contents of a job file of any kind, and detecting its kind."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MIB = {"m": 1, "g": 1024, "t": 1024 * 1024}
 
 @dataclass(slots=True)
 class JobFile:
-    """A submission in the making. `unsupported` names what the file says and brimful cannot do."""
+    """A submission in progress. `unsupported` names what the file asks for and brimful cannot do."""
 
     kind: str  # brimful, skypilot, sbatch
     body: dict[str, Any]  # fields of POST /v1/jobs
-    fit: str = ""  # the training config that an estimate is made of
+    fit: str = ""  # the training config to make an estimate from
     steps: int | None = None
-    env_from: list[str] = field(default_factory=list)  # variables to take from who submits
+    env_from: list[str] = field(default_factory=list)  # variables to take from the submitter's environment
     unsupported: dict[str, Sentence] = field(default_factory=dict)  # field -> why not
     notes: list[Sentence] = field(default_factory=list)
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Read the file as what it is: a batch script, a SkyPilot task, or a job file of our own."""
+    """Read the file by its kind: a batch script, a SkyPilot task, or our own job file."""
     from brimful.server.jobfiles.own import read_own
     from brimful.server.jobfiles.sbatch import is_sbatch, read_sbatch
     from brimful.server.jobfiles.skypilot import is_skypilot, read_skypilot
@@ -49,12 +49,12 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def _text(path: Path) -> str:
-    """All of the file; a pipe will do, as in `brimful submit <(generate)`."""
+    """The whole file; a pipe works too, as in `brimful submit <(generate)`."""
     try:
         size = path.stat().st_size
         if size <= MAX_BYTES:
             with path.open("rb") as file:
-                raw = file.read(MAX_BYTES + 1)  # a pipe does not tell its size
+                raw = file.read(MAX_BYTES + 1)  # a pipe does not report its size
             size = max(size, len(raw))
     except FileNotFoundError as error:
         raise NotFound(say("jobfile.no_file", path=path)) from error
@@ -67,10 +67,10 @@ def _text(path: Path) -> str:
 
 
 def resolved(folder: Path, named: object, what: str) -> str:
-    """The path that a job file names, seen from `folder`."""
+    """The path that a job file names, relative to `folder`."""
     try:
         return str((folder / str(named)).resolve())
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL
+    except (OSError, RuntimeError, ValueError) as error:  # a symlink loop, NUL
         raise BadInput(say("jobfile.cannot_be", field=what, given=Quoted(str(named)[:60]))) from error
 
 

@@ -1,4 +1,4 @@
-"""brimful.yaml. The table below is the format: its schema, its page and its reader are made of it."""
+"""brimful.yaml. The table below is the format: its schema, its page and its reader are generated from it."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def _after(value: Any, what: str) -> list[str]:  # noqa: ANN401
     return [":".join(after_from(word)) for word in _words(value, what)]
 
 
-# `Fri 09:00`: the next such moment where the reader is.
+# `Fri 09:00`: the next such time in the reader's zone.
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY = re.compile(rf"(?i)({'|'.join(_DAYS)})[a-z]*\s+([01]?\d|2[0-3]):([0-5]\d)")
 
 
 def _next(day: re.Match[str], now: datetime) -> int:
-    """Its wall clock, also where the clocks change before it."""
+    """In local time, even across a daylight-saving change."""
     ahead = (_DAYS.index(day[1].lower()) - now.weekday()) % 7
     at = now.replace(tzinfo=None, hour=int(day[2]), minute=int(day[3]), second=0, microsecond=0)
     at += timedelta(days=ahead)
@@ -88,7 +88,7 @@ def _next(day: re.Match[str], now: datetime) -> int:
 
 
 def deadline(value: Any, what: str) -> int:  # noqa: ANN401
-    """A moment, or a time from now on."""
+    """A time, or a duration from now."""
     if TIME_TEXT.fullmatch(str(value).strip()):
         return int(time.time()) + seconds(value, what)
     if (day := _DAY.fullmatch(str(value).strip())) is not None:
@@ -105,10 +105,10 @@ def _env(value: Any, _what: str) -> dict[str, str]:  # noqa: ANN401
 
 
 class Field(NamedTuple):
-    """What it is for: `jobfile.field_<name>` of the catalogs."""
+    """Its description is `jobfile.field_<name>` in the catalogs."""
 
     schema: dict[str, Any]
-    target: str = ""  # the field of the submission that it becomes; empty: `read_own` looks after it
+    target: str = ""  # the submission's field; empty: handled by `read_own`
     read: Callable[[Any, str], Any] = lambda value, _what: value
 
     def help(self, name: str) -> str:
@@ -203,11 +203,11 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _fits(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
-    return any(_is(value, each) for each in schema.get("anyOf", [schema]))
+    return any(_matches(value, each) for each in schema.get("anyOf", [schema]))
 
 
-def _is(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
-    """By the few words of JSON Schema that the table uses."""
+def _matches(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
+    """Implements the few JSON Schema keywords that the table uses."""
     if "enum" in schema:
         return value in schema["enum"]
     wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
@@ -219,9 +219,9 @@ def _is(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
     ):
         return False
     if isinstance(value, list):
-        return all(_is(each, schema["items"]) for each in value)
+        return all(_matches(each, schema["items"]) for each in value)
     if isinstance(value, dict):
         return all(
-            isinstance(key, str) and _is(v, schema["additionalProperties"]) for key, v in value.items()
+            isinstance(key, str) and _matches(v, schema["additionalProperties"]) for key, v in value.items()
         )
     return True

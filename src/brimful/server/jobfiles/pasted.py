@@ -1,4 +1,4 @@
-"""A job file, a batch script or a task that somebody pasted: read as a file, and nothing is opened."""
+"""A pasted job file, batch script or task: parsed like a file, but nothing is opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from brimful.units import MICROUSD
 
 PASTED = Path("/pasted")
 UNITS = (("d", 86400), ("h", 3600), ("m", 60))
-# Fields of a job file that are in a submission under other names and the same values, or nearly.
+# Job file fields that a submission has under other names, with the same or nearly the same values.
 SAME = ("name", "gpus", "within", "tenant", "queue", "priority", "deferrable", "retries", "array", "cpus")
 LISTS = {"gpu": "gpu_types", "tier": "tiers", "sites": "sites", "after": "after"}
 TIMES = {"max_run": "max_run_s", "checkpoint_every": "checkpoint_interval_s"}
@@ -29,9 +29,9 @@ USUAL = {"gpus": 1, "within": "node", "priority": "normal", "deferrable": False,
 
 
 def read_pasted(text: str) -> JobFile | None:
-    """None where it is something else: a training config, or words.
+    """None if it is something else: a training config, or prose.
 
-    Folders stay as they are written: whose machine they are on, this one does not know.
+    Folders stay as written: the server does not know whose machine they are on.
     """
     text = text.replace("\r\n", "\n")
     if is_sbatch(text):
@@ -60,7 +60,7 @@ def _folder(named: object) -> str:
 
 
 def as_job_file(body: Mapping[str, Any]) -> str:
-    """The job file that says the same as this submission."""
+    """The job file equivalent to this submission."""
     command = list(body.get("command") or ())
     said: dict[str, Any] = {"command": shell_of(command) if command else ""}
     if body.get("folder"):
@@ -79,14 +79,14 @@ def as_job_file(body: Mapping[str, Any]) -> str:
 
 
 def shell_of(command: list[str]) -> str:
-    """As somebody would type it."""
+    """As a person would type it."""
     if len(command) >= 3 and command[0].endswith("sh") and command[1] == "-c":
         return command[2]
     return shlex.join(command)
 
 
 def time_of(seconds: int) -> str:
-    """In the largest unit that it is a whole number of, as a job file takes it."""
+    """In the largest unit that divides it, in job file syntax."""
     unit, size = next((each for each in UNITS if seconds and seconds % each[1] == 0), ("s", 1))
     return f"{seconds // size}{unit}"
 

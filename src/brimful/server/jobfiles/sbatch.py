@@ -34,7 +34,7 @@ SHORT = {
     "x": "exclude",
     "q": "qos",
 }
-# Harmless to leave out: the job does the same work without them. Why each is: `jobfile.drop_<why>`.
+# Safe to ignore: the job does the same work without them. The reasons: `jobfile.drop_<why>`.
 LEFT_OUT = {
     **dict.fromkeys(("output", "error", "open-mode"), "prints"),
     **dict.fromkeys(("mail-type", "mail-user"), "mail"),
@@ -42,7 +42,7 @@ LEFT_OUT = {
     "comment": "comment",
     "ntasks-per-node": "tasks",
 }
-MOST = 10**9  # of any part of a time
+MOST = 10**9  # for any part of a time
 AFTER = {"afterok": "ok", "afterany": "any"}
 FLAGS = {"requeue", "no-requeue", "exclusive", "verbose", "parsable", "hold", "overcommit", "contiguous"}
 
@@ -69,7 +69,7 @@ def read_sbatch(text: str, path: Path) -> JobFile:
             )
     _count(found, directives, path)
     interpreter = shlex.split(text.splitlines()[0].removeprefix("#!").strip()) or ["/bin/sh"]
-    # The text itself, as Slurm keeps it: what is changed in the file after this does not matter.
+    # The text itself, as Slurm stores it: later changes to the file do not matter.
     found.body["command"] = [*interpreter, "-c", text, path.name]
     if not interpreter[0].endswith("sh"):
         raise BadInput(say("jobfile.not_shell", path=path, interpreter=Quoted(interpreter[0])))
@@ -108,7 +108,7 @@ def directives_of(text: str, path: Path) -> dict[str, str]:
 
 
 def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
-    """GPUs, CPUs and memory, of which Slurm has several ways to say how many."""
+    """GPUs, CPUs and memory, for which Slurm has several notations."""
     nodes = integer(directives.get("nodes", "1").partition("-")[0], f"{path}: --nodes")
     tasks = integer(directives.get("ntasks", "1"), f"{path}: --ntasks")
     types: list[str] = []
@@ -166,7 +166,7 @@ def _array(value: str, _what: str) -> str:
 
 
 def _after(value: str, what: str) -> list[str]:
-    """afterok:job-7:job-8,afterany:job-9; Slurm's other rules are refused, and so are its own numbers."""
+    """afterok:job-7:job-8,afterany:job-9; Slurm's other rules and its own job numbers are refused."""
     found = []
     for part in value.split(","):
         rule, *names = part.split(":")
@@ -180,7 +180,7 @@ def _same(value: str, _what: str) -> str:
     return value
 
 
-# The field of the submission that a directive becomes, and how; None: it says nothing.
+# The submission's field for each directive, and its parser.
 READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "job-name": ("name", _same),
     "account": ("tenant", _same),

@@ -10,7 +10,7 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes, resolved
 
-# What a task may say and brimful cannot do; why: `jobfile.sky_<name>`.
+# Task fields that brimful does not support; the reasons: `jobfile.sky_<name>`.
 CANNOT = ("file_mounts", "volumes", "service", "inputs", "outputs", "config", "event_callback", "pool")
 CANNOT_RESOURCE = (
     *("ordered", "ports", "image_id", "disk_size", "disk_tier", "instance_type"),
@@ -54,7 +54,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     if memory:
         body["memory_mib"] = max(memory) * nodes
     found = JobFile(kind="skypilot", body=body)
-    _name_the_rest(found, data, {name: value for each in choices for name, value in each.items()})
+    _name_unsupported(found, data, {name: value for each in choices for name, value in each.items()})
     if all(len({str(each.get(name)) for each in choices}) > 1 for name in ("accelerators", "use_spot")):
         found.notes.append(say("jobfile.sky_any_pair"))
     if isinstance(setup, str) and setup.strip():
@@ -62,7 +62,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     return found
 
 
-def _name_the_rest(found: JobFile, data: dict[str, Any], resources: dict[str, Any]) -> None:
+def _name_unsupported(found: JobFile, data: dict[str, Any], resources: dict[str, Any]) -> None:
     for name in sorted(data.keys() - KNOWN):
         found.unsupported[name] = say(f"jobfile.sky_{name}" if name in CANNOT else "jobfile.no_field")
     for name in sorted(resources.keys() - KNOWN_RESOURCE):
@@ -73,7 +73,7 @@ def _name_the_rest(found: JobFile, data: dict[str, Any], resources: dict[str, An
 
 
 def _choices(resources: dict[str, Any], path: Path) -> list[dict[str, Any]]:
-    """`any_of`, each with what is said for all of them; else the one there is."""
+    """`any_of`, each merged with the common settings; otherwise the single choice."""
     common = {name: value for name, value in resources.items() if name != "any_of"}
     given = resources.get("any_of")
     if given is None:
@@ -92,7 +92,7 @@ def _tiers(choices: list[dict[str, Any]], path: Path) -> list[str]:
 
 
 def _accelerators(choices: list[dict[str, Any]], path: Path) -> tuple[list[str], int]:
-    """'A100:4', {'A100': 4} or ['A100:4', 'H100:4']: the types, and how many on each node."""
+    """'A100:4', {'A100': 4} or ['A100:4', 'H100:4']: the types, and how many per node."""
     pairs: list[tuple[Any, Any]] = []
     for given in (each.get("accelerators") for each in choices):
         if isinstance(given, dict):

@@ -1,1 +1,1 @@
-"""The server rehearses its own past, in a process of its own, and may change its policy by what it finds."""
+"""The server rehearses its own past in a separate process, and may change its policy based on the result."""

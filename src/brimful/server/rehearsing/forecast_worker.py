@@ -1,4 +1,4 @@
-"""When a job would start, from the log alone; as a process (`log_reader.py`), too."""
+"""When a job would start, from the log alone; also runs as a process (`log_reader.py`)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Question:
     rules: Rules
     market: Market | None
     now_s: int
-    cpu_s: float  # that the answer may take
+    cpu_s: float  # CPU limit for the answer
 
 
 class Foreseer:
-    """The log so far. What was read once is kept, so that the next question reads only what came after."""
+    """The log so far. What was read is kept, so that the next question reads only what came after."""
 
     def __init__(self, since: Callable[[int], Sequence[Event]]) -> None:
         self._since, self._past, self._seq = since, PastReader(), 0
@@ -58,7 +58,7 @@ def begin(store: SqlStore) -> Callable[[dict[str, Any]], Iterator[dict[str, Any]
     foreseer = Foreseer(store.since)
 
     def answers(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        asked: Question = pickle.loads(base64.b64decode(line["asked"]))  # noqa: S301 - of who began us
+        asked: Question = pickle.loads(base64.b64decode(line["asked"]))  # noqa: S301 - from our server
         with gc_paused():
             found = foreseer.answer(asked)
         yield {"starts": [asdict(each) for each in found]}

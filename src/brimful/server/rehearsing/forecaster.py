@@ -1,4 +1,4 @@
-"""When a job that somebody is writing would start: rehearsed beside the server, and kept for a minute."""
+"""When a job that somebody is writing would start: rehearsed beside the server and cached for a minute."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from brimful.sim.forecast import Start
 
 log = logging.getLogger("brimful")
 
-SMALL = 300  # events, and jobs: these are rehearsed here, in milliseconds; a process costs more
+SMALL = 300  # events, and jobs: small enough to rehearse here in milliseconds; a process costs more
 SMALL_CPU_S = 0.1
-CPU_S = 2.0  # of one core, for one answer; reading a log for the first time comes on top
+CPU_S = 2.0  # CPU seconds per answer; the first read of a log comes on top
 FRESH_S = 60
 MOST_KEPT = 200
-MOST_ASKED = 8  # that wait for the process; others ask again
+MOST_ASKED = 8  # waiting for the process; others must ask again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Forecaster:
         self._asked: set[Job] = set()
 
     def so_far(self, job: Job) -> tuple[ForecastAnswer | None, bool]:
-        """The newest answer that there is, and whether one is being rehearsed. It never waits for long."""
-        # What a job does is nobody's business here, and changes with every key that is pressed.
+        """The newest answer so far, and whether one is being rehearsed. Never blocks for long."""
+        # What the job runs does not matter here, and changes with every keystroke.
         job = replace(job, command=(), folder="", env=(), key="", code="")
         now_s = self._reader.now_s()
         with self._keeping:
@@ -69,7 +69,7 @@ class Forecaster:
         try:
             with self._one_at_a_time:
                 found = _answer(self._starts(job, now_s))
-        except Exception:  # a forecast is a help: without one the page says less
+        except Exception:  # a forecast is optional: without one the page says less
             log.exception("internal error in a forecast")
         finally:
             with self._keeping:
@@ -99,7 +99,7 @@ class Forecaster:
 
 
 def _answer(starts: list[Start]) -> ForecastAnswer | None:
-    """The middle one of the tries, and the range of all; who did not start in a try starts after its end."""
+    """The median of the tries and their range; a job that did not start in a try starts after its end."""
     if not starts:
         return None
     by_start = sorted(starts, key=lambda each: (each.at_s is None, each.at_s or each.until_s))

@@ -1,7 +1,7 @@
-"""When the server rehearses its past, what it makes of the result, and what it is asked to.
+"""When the server rehearses its past, what it does with the result, and rehearsals on request.
 
-Nothing here is on the loop's way: a thread waits for a process (`worker.py`), and what was found is an event
-like any other. The log alone says when to look next and what was found, so that a restart changes nothing.
+None of this is on the loop's path: a thread waits for a process (`worker.py`), and the result is an event
+like any other. Only the log says when to run next and what was found, so that a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from brimful.units import HOUR_S
 
 log = logging.getLogger("brimful")
 
-LOOK_S = 3 * HOUR_S  # between two rehearsals, or longer where they cost more than their share
-TIMEOUT_S = 6 * HOUR_S  # of one, by the clock
+LOOK_S = 3 * HOUR_S  # between two rehearsals, or longer if they exceed their CPU share
+TIMEOUT_S = 6 * HOUR_S  # wall-clock limit of one
 USUAL_PERCENT = 5
 BESIDE_S = 60.0
 
@@ -37,8 +37,8 @@ BESIDE_S = 60.0
 class RehearsalTerms:
     database: str
     policies: tuple[str, ...] = CANDIDATES
-    cpu_percent: int = USUAL_PERCENT  # of one core, on average; 0: only when somebody asks
-    adopts: bool = False  # by itself; else it only proposes
+    cpu_percent: int = USUAL_PERCENT  # of one core, on average; 0: only on request
+    adopts: bool = False  # by itself; otherwise it only proposes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Asked:
     """A rehearsal that somebody asked for."""
 
     days: int
-    sizes: tuple[int, ...] = (0,)  # nodes more than there were, or fewer
-    found: tuple[PolicyRehearsed, ...] = ()  # one for each size
+    sizes: tuple[int, ...] = (0,)  # nodes added or removed
+    found: tuple[PolicyRehearsed, ...] = ()  # one per size
     problem: Said | None = None
 
     @property
@@ -69,11 +69,11 @@ class Rehearser:
     # -- by itself -------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Rehearse the last day, if it is time to; and adopt what is better, if the operator allows that."""
+        """Rehearse the last day if it is due; adopt a better policy if the operator allows that."""
         now_s = self._reader.now_s()
         if not self.is_due(now_s):
             return
-        self._rest_until_s = now_s + LOOK_S  # whatever becomes of it
+        self._rest_until_s = now_s + LOOK_S  # whatever the outcome
         (found,) = self._rehearse(now_s - WINDOW_S, now_s, self.candidates())
         if not found.jobs:
             return
@@ -88,7 +88,7 @@ class Rehearser:
             self._submissions.note(lambda: self._if_better(found))
 
     def is_due(self, now_s: int) -> bool:
-        """Once a day of work is in the log; at most so often that the share of a core is kept."""
+        """Once the log has a day of work; rarely enough to stay within the share of a core."""
         fleet, percent = self._reader.fleet, self.terms.cpu_percent
         first_s, last = fleet.first_submit_s, fleet.adoption.rehearsed
         if not percent or first_s is None or now_s < max(first_s + WINDOW_S, self._rest_until_s):
@@ -98,18 +98,18 @@ class Rehearser:
         return now_s >= last.at_s + max(LOOK_S, last.cpu_ms / 10 / percent)  # ms / 1000 x 100 / percent
 
     def candidates(self) -> tuple[str, ...]:
-        """The policy in force first, then what the server was started with and what may take its place."""
+        """The active policy first, then the configured one and those that may replace it."""
         return tuple(dict.fromkeys((self._reader.policy, self._reader.configured, *self.terms.policies)))
 
     def _if_better(self, found: PolicyRehearsed) -> Sequence[Event]:
-        """Looked at again when it is written: somebody may have adopted another meanwhile."""
+        """Checked again when it is written: somebody may have adopted another policy meanwhile."""
         better = choose(found, self._reader.policy)
         return [] if better is None else [self._adoption(better.policy, by="", found=found)]
 
     # -- when somebody asks ----------------------------------------------------------------------------
 
     def ask(self, *, days: int, policies: Sequence[str], sizes: Sequence[int] = (0,)) -> None:
-        """Begin to rehearse the last days; `asked` has the result once it is there."""
+        """Start to rehearse the last days; `asked` has the result when it is done."""
         texts = tuple(read_policy(text).text for text in policies)
         wanted = tuple(dict.fromkeys((self._reader.policy, *texts))) if texts else self.candidates()
         if self.asked is not None and self.asked.is_running:
@@ -130,7 +130,7 @@ class Rehearser:
         threading.Thread(target=go, name="rehearsal", daemon=True).start()
 
     def adopt(self, policy: str, *, by: str) -> None:
-        """From now on this policy decides; the one that the server was started with ends an adoption."""
+        """Make this policy the active one; the configured policy ends an adoption."""
         text = read_policy(policy).text
         found = self.shown()
         self._submissions.note(
@@ -138,8 +138,8 @@ class Rehearser:
         )
 
     def shown(self) -> PolicyRehearsed | None:
-        """The newest rehearsal of the fleet as it was, whoever wanted it."""
-        # With other nodes it says nothing about the policy to choose.
+        """The newest rehearsal of the fleet as it was, whoever asked for it."""
+        # A rehearsal with other nodes says nothing about which policy to choose.
         asked = None if self.asked is None else self.asked.by_size().get(0)
         last = self._reader.fleet.adoption.rehearsed
         return last if asked is None or (last is not None and last.until_s > asked.until_s) else asked
@@ -158,7 +158,7 @@ class Rehearser:
     def _rehearse(
         self, start_s: int, end_s: int, policies: tuple[str, ...], *, sizes: tuple[int, ...] = (0,)
     ) -> tuple[PolicyRehearsed, ...]:
-        # One run may use what a day allows.
+        # One run may use a whole day's allowance.
         cpu_s = max(1, (self.terms.cpu_percent or USUAL_PERCENT) * WINDOW_S // 100)
         asked = Question(
             database=self.terms.database,
@@ -195,7 +195,7 @@ class Rehearser:
 
 
 def evidence_said(found: Evidence, policy: str, rehearsed: PolicyRehearsed) -> Said:
-    """Why one policy is better than another, with the numbers."""
+    """Why one policy is better than another, with numbers."""
     code = "server.evidence" if found.gain >= 0 else "server.evidence_against"
     return say(
         code,

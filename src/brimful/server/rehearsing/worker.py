@@ -1,7 +1,7 @@
-"""The process that rehearses: one question on standard input, one answer on standard output.
+"""The rehearsing process: one question on standard input, one answer on standard output.
 
-It reads the log from the database itself, so that the server spends nothing on it. It gives way to everything
-else on the machine, and ends where it has used up its CPU time or memory.
+It reads the log from the database itself, so that this costs the server nothing. It yields to everything else
+on the machine, and exits when it has used up its CPU time or memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brimful.market.pools import Market
 from brimful.sim.past import PastReader, rehearse_all, resized
 
 MEMORY_BYTES = 4 << 30
-NICE = 10  # the loop has -10, where the server may
+NICE = 10  # the loop has -10, if the server may set it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Question:
     policies: tuple[str, ...]
     market: Market | None
     cpu_s: int
-    sizes: tuple[int, ...] = (0,)  # nodes more than there were, or fewer
+    sizes: tuple[int, ...] = (0,)  # nodes added or removed
 
 
 def answered(asked: Question) -> list[PolicyRehearsed]:
-    """One for each size."""
+    """One per size."""
     reader = PastReader()
     reader.expect(asked.start_s)
     store = SqlStore(asked.database)
@@ -48,9 +48,9 @@ def answered(asked: Question) -> list[PolicyRehearsed]:
 
 
 def _events(store: SqlStore) -> Iterator[Event]:
-    """Those that were there when it began: a busy log would never end.
+    """Events that existed when it started: a busy log would never end.
 
-    Not cut by time: engines report their own times, so an event can be a second older than the one before it
+    Not cut by time: engines report their own times, so an event can be a second older than the previous event
     in the log, on which it depends.
     """
     seq, end = 0, store.end()
@@ -67,7 +67,7 @@ def main() -> None:
     found = [to_record(each) for each in answered(asked)]
     used = resource.getrusage(resource.RUSAGE_SELF)
     for record in found:
-        record[2]["cpu_ms"] = round(1000 * (used.ru_utime + used.ru_stime))  # of all, with reading the log
+        record[2]["cpu_ms"] = round(1000 * (used.ru_utime + used.ru_stime))  # all of it, also reading the log
     json.dump(found, sys.stdout)
 
 

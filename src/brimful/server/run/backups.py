@@ -1,6 +1,6 @@
-"""Backups by the clock, each one restored into a scratch database before it counts.
+"""Scheduled backups, each restored into a scratch database before it counts.
 
-A process of its own makes them: reading and checking the whole log would keep the scheduler's process busy.
+Made in a separate process: reading and checking the whole log would keep the scheduler's process busy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("brimful")
 
 PATTERN = "brimful-*.zip"
 LOOK_S = 60.0
-AGAIN_S = 3600  # after one that failed
+AGAIN_S = 3600  # after a failure
 LONGEST_S = 6 * 3600
 
 
@@ -32,14 +32,14 @@ class Backups:
         self.period_s = settings.backup_hours * 3600
 
     def look(self) -> None:
-        """Make one if it is due. Only verified ones have their name: the newest is the newest good one."""
+        """Make one if it is due. Only verified backups get their name, so the newest is good."""
         is_due = not self._made() or self.age_s() >= self.period_s
         if is_due and self._clock() - self._tried_s >= min(AGAIN_S, self.period_s):
             self._tried_s = self._clock()
             self._make()
 
     def age_s(self) -> float:
-        """Since the last one that was verified, or since the server was started where there is none."""
+        """Since the last verified backup, or since the server started if there is none."""
         made = self._made()
         return max(0.0, self._clock() - (made[-1].stat().st_mtime if made else self._began_s))
 
@@ -50,7 +50,7 @@ class Backups:
         stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%SZ")
         target = self._folder / f"brimful-{stamp}.zip"
         settings = self._settings
-        # In the environment, where `ps` does not show it: the URL of a database may hold a password.
+        # In the environment, which `ps` does not show: a database URL may contain a password.
         env = {
             **os.environ,
             "BRIMFUL_DATA": settings.data,

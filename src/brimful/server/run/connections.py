@@ -1,9 +1,9 @@
-"""Connections that owe us bytes do not keep others out.
+"""Slow connections must not lock others out.
 
-Whoever connects and says nothing, or half a request, holds a file descriptor, and the loop needs some too. So
-a request has to be whole within a while, and where there are as many connections as there may be, the one
-that has owed us for longest makes room for the next. Headers are kept in memory before anybody knows who
-sends them: they have a limit too.
+A client that connects and sends nothing, or half a request, holds a file descriptor, and the loop needs some
+too. So a request must arrive within a time limit, and when the connection limit is reached, the connection
+that has been incomplete for longest makes room for the next. Headers are held in memory before we know who
+sends them, so they are limited too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-OWED_S = 10.0  # how long a request may take to arrive, and longer only while its body comes at
-BODY_BYTES_PER_S = 1 << 14  # packed code is large, and lines are slow
-HEAD_BYTES = 1 << 16  # of one request, to within what is read at once; what frames its body included
-FRAMED = 8  # bytes that a byte of the body may take: chunks of a single one take six
+OWED_S = 10.0  # time for a request to arrive; longer only while its body keeps up this rate:
+BODY_BYTES_PER_S = 1 << 14  # packed code is large, and networks are slow
+HEAD_BYTES = 1 << 16  # per request, to within one read; includes the framing of its body
+FRAMED = 8  # bytes sent per byte of body: chunks of a single byte take six
 KEPT_BACK = 256  # file descriptors for the loop: the database, logs, lease folders, runners
 MOST = 2_000
 FEWEST = 32
@@ -29,13 +29,13 @@ def most_connections() -> int:
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP, with an end to its patience. uvicorn itself looks after those idle between requests."""
+    """uvicorn's HTTP protocol with time limits. uvicorn itself handles connections idle between requests."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._begun = False  # a request has begun, and its head is not here yet
+        self._begun = False  # a request has started, but its head is incomplete
         self._since = time.monotonic()
-        self._sent = self._body = 0  # bytes of the request, and those of its body
+        self._sent = self._body = 0  # bytes of the request, and of its body
         self._due = self.loop.call_later(OWED_S, self._look)
         if len(self.connections) > most_connections():
             self._make_room()
@@ -64,7 +64,7 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def _owes(self) -> bool:
-        """Whether a request is awaited or on its way. Between two requests nothing is owed."""
+        """Whether a request is expected or incomplete. Between two requests nothing is owed."""
         cycle = self.cycle
         return cycle is None or self._begun or (cycle.more_body and not cycle.response_complete)
 
@@ -79,8 +79,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._due = self.loop.call_later(left_s if left_s > 0 else OWED_S, self._look)
 
     def _make_room(self) -> None:
-        """The connection that has owed for longest goes; if no other owes anything, the newest one."""
-        # A connection that is being closed stays in the set until its loop comes round.
+        """Closes the connection that has owed for longest; if no other owes anything, the newest one."""
+        # A closing connection stays in the set until its event loop handles it.
         others = [
             each
             for each in self.connections

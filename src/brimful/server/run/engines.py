@@ -37,24 +37,24 @@ from brimful.scheduler.ports import Engine
 from brimful.server.retention import Jobs
 from brimful.server.run import gpus
 
-DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
+DECLARED_SLOTS = 2  # default without a GPU
 MOST_GPUS = 1024
 
 
 def identity_of(settings: Settings) -> str:
-    """Of the folder where jobs run, whatever sites it is divided into now."""
+    """The id of the folder where jobs run, whatever sites it is divided into now."""
     folder = settings.engines_folder / "leases"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return identity(folder)
 
 
 def code_of(settings: Settings) -> CodeStore:
-    """Beside the leases: every server on this database can start what any of them was sent."""
+    """Beside the leases: every server on this database can start what was sent to any of them."""
     return CodeStore(settings.engines_folder / "code")
 
 
 def nodes_of(engines: Sequence[Engine]) -> list[Node]:
-    """Of those that answer; what the others have is known when they do."""
+    """Of the sites that answer; the others' nodes are known once they do."""
     found: list[Node] = []
     for engine in engines:
         with contextlib.suppress(BrimfulError):
@@ -63,7 +63,7 @@ def nodes_of(engines: Sequence[Engine]) -> list[Node]:
 
 
 def engines_of(settings: Settings) -> list[Engine]:
-    """An engine for each site that is described; else this machine is the only one."""
+    """One engine per configured site; without any, this machine is the only one."""
     described = settings.declared_sites
     clash = {each.site for each in described} & {each.site for each in settings.declared_providers.sellers}
     if clash:
@@ -93,7 +93,7 @@ def engines_of(settings: Settings) -> list[Engine]:
 
 
 def vendors_of(settings: Settings) -> list[Vendor]:
-    """Whoever sells machines, each with the engines where these join."""
+    """Providers, each with the engines of the sites where its machines join."""
     return [
         make_provider(
             each,
@@ -109,7 +109,7 @@ def vendors_of(settings: Settings) -> list[Vendor]:
 
 
 def buying_of(settings: Settings) -> Buying | None:
-    """What may be spent; None where nobody sells anything."""
+    """What may be spent; None if there is no provider."""
     said = settings.declared_providers
     if not said.sellers:
         return None
@@ -124,7 +124,7 @@ def buying_of(settings: Settings) -> Buying | None:
 
 
 def observers_of(settings: Settings) -> list[Observer]:
-    """For each site that is only watched."""
+    """One for each site that is only watched."""
     made = []
     for each in settings.declared_sites:
         if each.mode == "observe":
@@ -150,7 +150,7 @@ def _job_users(settings: Settings, *, gpus: int) -> JobUsers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    gpu: str = ""  # of the GPUs that are declared
+    gpu: str = ""  # type of the declared GPUs
     gpus: int = 0  # declared; 0: those that the driver lists
 
 
@@ -199,7 +199,7 @@ def local_site(site: Site, given: Surroundings) -> Engine:
 
 
 def jobs_in(store: SqlStore) -> Jobs:
-    """What the log knows of jobs, for whoever has no server at hand."""
+    """What the log knows of jobs, for callers without a server."""
     fold = snapshot.load(store)
     while events := store.since(fold.fleet.seq):
         for event in events:
@@ -217,7 +217,7 @@ def jobs_in(store: SqlStore) -> Jobs:
 
 
 def engines_in(folder: Path) -> list[LocalEngine]:
-    """Those that have run anything here, to look at what they left; they have no nodes and start nothing."""
+    """Engines that have run anything here, to inspect what they left; without nodes, they start nothing."""
     found = [LocalEngine(folder / "leases", [])] if (folder / "leases").is_dir() else []
     sites = sorted(path for path in (folder / "sites").glob("*") if path.is_dir())
     return found + [LocalEngine(path, [], site=path.name) for path in sites]

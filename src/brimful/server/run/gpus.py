@@ -1,4 +1,4 @@
-"""The GPUs of this machine, asked of its driver at the start. Whatever it answers, the server starts."""
+"""The GPUs of this machine, read from its driver at start. Whatever it answers, the server starts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from brimful.units import MIB
 
 log = logging.getLogger("brimful")
 
-TIMEOUT_S = 10  # a driver that takes longer is stuck
-USERS_S = 5.0  # how often it is asked who uses its GPUs
-USER_BYTES = 512 * MIB  # of GPU memory: who has less is no user to make room for
+TIMEOUT_S = 10  # a slower driver is stuck
+USERS_S = 5.0  # how often to ask who uses its GPUs
+USER_BYTES = 512 * MIB  # of GPU memory: a process with less does not count as a user
 
 
 class Detected(NamedTuple):
     devices: list[Device]
-    problems: dict[str, Said]  # of a card, or of the driver as a whole
-    is_broken: bool = False  # a driver is there and does not answer: slots must not stand in for its GPUs
+    problems: dict[str, Said]  # of a card, or of the whole driver
+    is_broken: bool = False  # a driver exists but does not answer: slots must not replace its GPUs
 
 
 def detect() -> Detected:
-    """Every card the driver lists; what is wrong is said in the log and by the fleet."""
+    """Every card the driver lists; problems are logged and shown in the fleet."""
     try:
         seen = _ask_driver()
     except BrimfulError as error:
@@ -50,9 +50,9 @@ def detect() -> Detected:
 
 
 class Users:
-    """The processes that use each GPU, asked of the driver every few seconds.
+    """The processes that use each GPU, read from the driver every few seconds.
 
-    Programs that draw on the screen, and those with little memory, keep nobody from a GPU.
+    Programs that draw on the screen, and those with little memory, do not block a GPU.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +64,7 @@ class Users:
             try:
                 seen = _ask_driver()
             except BrimfulError:
-                seen = []  # what is wrong with the driver was said at the start, and jobs say it too
+                seen = []  # driver problems were reported at start, and jobs report them too
             self._found = {each.device: pids for each, pids in _used(seen) if pids}
             self._asked = self._clock()
         return self._found
@@ -90,7 +90,7 @@ def _devices(seen: list[GpuSample]) -> list[Device]:
             is_slice=each.mig is not None,
         )
         for each in seen
-        if each.mig is not None or each.index not in sliced  # a card in slices is no card of its own
+        if each.mig is not None or each.index not in sliced  # a card divided into slices is not itself a card
     ]
 
 
@@ -100,7 +100,7 @@ def _name(each: GpuSample) -> Sentence:
 
 
 def _ask_driver() -> list[GpuSample]:
-    """In a thread of its own: a driver that hangs cannot be interrupted, and must not hang the start."""
+    """In a separate thread: a hanging driver cannot be interrupted and must not block the start."""
     answers: queue.SimpleQueue[list[GpuSample] | BrimfulError] = queue.SimpleQueue()
 
     def ask() -> None:

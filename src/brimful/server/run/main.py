@@ -1,4 +1,4 @@
-"""Start everything, say where it is, stop cleanly."""
+"""Start everything, print where it is, stop cleanly."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ END_OF_CERTIFICATE = "-----END CERTIFICATE-----"
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
-    """Run until Ctrl-C or SIGTERM. Jobs go on without the server and are found again by the next one."""
+    """Run until Ctrl-C or SIGTERM. Jobs keep running without the server, and the next one finds them."""
     set_up_logging(settings.log_format)
     certificate, policy, oidc = _certificate(settings), settings.chosen_policy, _oidc(settings)
-    with _folder_of_our_own(settings), _listening_socket(settings) as listener:
+    with _locked_folder(settings), _listening_socket(settings) as listener:
         store = SqlStore(settings.database_url)
         store.claim(identity_of(settings), folder=settings.engines_folder)
         service = _service(settings, store)
@@ -94,10 +94,10 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         _keep(settings, service, store)
         _back_up(settings, service)
         service.start()
-        if settings.queues:  # at every start the file has the say; in between, whoever sets them
+        if settings.queues:  # at start the file decides; afterwards, whoever sets them
             service.submissions.set_queues(queues_of(settings.queues), by=operator.name)
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
-        # A terminal is read by who sits at it; a file or a journal may be read by others, and for long.
+        # Only the user reads a terminal; others may read a file or a journal, and for a long time.
         console = f"{url}/console/enter?ticket={access.ticket(operator)}" if sys.stdout.isatty() else url
         announced = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
         write_json(settings.server_file, announced)
@@ -110,7 +110,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-        threading.Thread(target=_settle, name="warm up", daemon=True).start()
+        threading.Thread(target=_preload, name="warm up", daemon=True).start()
         try:
             server.run(sockets=[listener])
         finally:
@@ -119,7 +119,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             settings.server_file.unlink(missing_ok=True)
             store.close()
             going = len(service.reader.fleet.open_leases)
-            # The banner's counterpart: the one line of the log in the language of whoever started it.
+            # Like the banner, this log line is in the language of whoever started the server.
             code = "server.stopped.running" if going else "server.stopped"
             log.info("%s", words(code, folder=settings.folder, jobs=count("job", going)))
 
@@ -142,7 +142,7 @@ def _service(settings: Settings, store: SqlStore) -> Service:
         policy.rules,
         policy=policy.text,
         leadership=Leadership(store),
-        # A site that does not answer would keep the server from starting: asked only where it matters.
+        # A site that does not answer would delay the start, so ask only if it matters.
         market=_market(settings, nodes_of(engines) if settings.market else []),
         providers=[vendor.provider for vendor in vendors],
         buying=buying_of(settings),
@@ -158,10 +158,10 @@ def _service(settings: Settings, store: SqlStore) -> Service:
     )
 
 
-def _settle() -> None:
-    """Pages are compiled before anybody asks for one.
+def _preload() -> None:
+    """Compile pages before anyone asks for one.
 
-    What is there by now stays: looking through all of it again and again would stop every thread.
+    Freeze existing objects: scanning all of them again and again would pause every thread.
     """
     warm_up()
     gc.collect()
@@ -180,14 +180,14 @@ def _web_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
         ssl_keyfile=settings.tls_key or None,
     )
     server = uvicorn.Server(config)
-    # Before anybody is told that it is up. Later uvicorn listens itself, and passes them on to these.
+    # Before we report that it is up. Later uvicorn installs its own handlers and passes signals on to these.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
     return server
 
 
 def _keep(settings: Settings, service: Service, store: SqlStore) -> None:
-    """Nothing goes by itself unless the operator has said what is to be kept."""
+    """Nothing is deleted unless the operator has said what to keep."""
     if not settings.keep:
         return
     keep, reader, engines = retention.read_keep(settings.keep), service.reader, settings.engines_folder
@@ -238,12 +238,12 @@ def banner(
     nodes: Sequence[Node],
     problems: Mapping[str, Said] | None = None,
 ) -> str:
-    """`problems`: by site, why what it has is not among the nodes."""
+    """`problems`: by site, why its nodes are missing."""
     jobs, market = len(fleet.jobs), _market(settings, nodes)
-    # Commands find a server by its data folder, and another terminal knows only the usual one.
+    # Commands find a server by its data folder, and another terminal knows only the default one.
     elsewhere = settings.folder != default_folder(os.environ)
     called = f"BRIMFUL_DATA={shlex.quote(settings.data)} {_brimful()}" if elsewhere else _brimful()
-    # Where each tenant has a user, the operator's own may have none, and submits nothing.
+    # If each tenant has a user, the operator may have none and then submits nothing.
     teams = settings.users_of_tenants
     example = "examples/train_tiny.py"
     first = f"submit -- {f'python {example}' if Path(example).is_file() else 'echo hello'}"
@@ -290,7 +290,7 @@ def banner(
 
 
 def _nodes_said(nodes: Sequence[Node], *, guessed: bool) -> Iterator[Sentence]:
-    """A machine by what it has, a cluster by how many of each kind; `guessed`: nobody said how many."""
+    """A machine by its GPUs, a cluster by the number of each type; `guessed`: the number was not given."""
     clusters = Counter(
         (node.site, node.gpus, node.gpu, node.microusd_per_gpu_hour)
         for node in nodes
@@ -337,12 +337,12 @@ def _brimful() -> str:
 
 
 @contextlib.contextmanager
-def _folder_of_our_own(settings: Settings) -> Iterator[None]:
+def _locked_folder(settings: Settings) -> Iterator[None]:
     """Hold the data folder: two servers on one folder would both act."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if settings.folder.stat().st_uid == os.geteuid():
-            settings.folder.chmod(0o700)  # tokens, logs and commands of jobs are nobody else's
+            settings.folder.chmod(0o700)  # tokens, logs and commands of jobs are private
         lock = settings.lock_file.open("w")
     except OSError as error:
         raise WorldFailed(
@@ -350,7 +350,7 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
             code="folder_unusable",
         ) from error
     with lock:
-        if not _taken(lock):
+        if not _locked(lock):
             raise WorldFailed(
                 say("server.folder_in_use", whereabouts=_whereabouts(settings), folder=settings.folder),
                 code="already_running",
@@ -358,8 +358,8 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _taken(lock: IO[str]) -> bool:
-    """Take the lock. A command that looks whether a server runs holds it for a blink: try again."""
+def _locked(lock: IO[str]) -> bool:
+    """Take the lock. A command that checks for a server holds it for a moment, so try again."""
     for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -403,7 +403,7 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
 def _certificate(settings: Settings) -> str:
     """SHA-256 of our certificate, for commands that find us by our data folder; empty without TLS.
 
-    Read with its key before anything is begun, so that what is wrong with them is one clear error.
+    Read with its key before anything starts, so that any problem with them is one clear error.
     """
     if not settings.tls_cert:
         return ""
@@ -423,7 +423,7 @@ def _certificate(settings: Settings) -> str:
 
 
 def _oidc(settings: Settings) -> Oidc | None:
-    """Where people sign in, read before anything is begun."""
+    """Where people sign in, read before anything starts."""
     if not settings.identity:
         return None
     if find_spec("authlib") is None:
@@ -432,6 +432,6 @@ def _oidc(settings: Settings) -> Oidc | None:
 
 
 def _reachable(host: str) -> str:
-    """As in a URL. Every address of this machine is a place to listen at, and none to call."""
+    """As in a URL. A wildcard address is one to listen on, not one to call."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The operator's own token: made at the first start, so that nobody has to set anything up on one machine."""
+"""The operator's own token: created at the first start, so that one machine needs no setup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("brimful")
 
 
 def operator_token(access: Access, path: Path) -> Principal:
-    """Who the token in the file is; a new one where there is none, or none that is valid and private."""
+    """The owner of the token in the file; a new token if there is none that is valid and private."""
     try:
         who = _kept_token(access, path) if path.exists() else None
         if who is not None:
@@ -29,7 +29,7 @@ def operator_token(access: Access, path: Path) -> Principal:
 
 
 def _kept_token(access: Access, path: Path) -> Principal | None:
-    """One that others could read is no secret: it is revoked, and there is none."""
+    """A token that others could read is not secret: it is revoked and counts as missing."""
     found = path.stat()
     text = path.read_text(encoding="utf-8", errors="replace").strip()
     private = found.st_uid == os.geteuid() and not found.st_mode & 0o077

@@ -1,4 +1,4 @@
-"""The file of queues that a server is started with, held to the same shape as the API's."""
+"""The queues file that a server starts with, validated like the API's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's own log: lines for people, or objects for programs. Secrets are in neither."""
+"""The server's own log: lines for people, or JSON for programs. Neither contains secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 from brimful.language.printable import printable
 
-# A token that slips into a message is cut out of it, whoever wrote the message.
+# A token that slips into a message is removed, whoever wrote the message.
 _TOKENS = re.compile(r"brim_([0-9a-f]{16})_[A-Za-z0-9_-]{20,}")
 
 
@@ -18,7 +18,7 @@ def _clean(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """What users wrote cannot break out of its line, nor move a terminal's cursor."""
+    """User input cannot break out of its line or move a terminal's cursor."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         record.message = _clean(record.message)
@@ -26,7 +26,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         body = {

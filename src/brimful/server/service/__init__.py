@@ -1,1 +1,1 @@
-"""The control plane without HTTP: a reader that answers, submissions that users make, a driver that acts."""
+"""The control plane without HTTP: a reader that answers, submissions from users, a driver that acts."""

@@ -1,4 +1,4 @@
-"""What is done beside the loop again and again, whatever goes wrong."""
+"""Repeated background work that survives any error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("brimful")
 
 
 class Beside:
-    """A thread that does one thing every so often until it is stopped; with `leads` only while that is so."""
+    """A thread that does one thing at an interval until stopped; with `leads`, only while that is true."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A budget that somebody wants to set: worked out, and refused where the sums do not add up."""
+"""Computes a budget that somebody wants to set, and refuses it if the sums do not add up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brimful.server.service.reader import Reader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetAsked:
-    """What it is to be; None: as it is, or as a new one is."""
+    """The new values; None: unchanged, or the default for a new budget."""
 
     within: str | None = None
     period: Period | None = None
@@ -68,7 +68,7 @@ def checked_budget(reader: Reader, name: str, microusd: int | None, asked: Budge
 
 
 def _parent(purses: Purses, name: str, before: Budget | None, asked: BudgetAsked) -> str:
-    """A project is within its team, and nothing else."""
+    """A project's parent is always its team."""
     team, _, project = name.partition("/")
     parent = team if project else before.within if before and asked.within is None else asked.within or ""
     if parent and parent not in purses.budgets:

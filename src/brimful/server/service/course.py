@@ -1,4 +1,4 @@
-"""What a lease measured over time, in few points: where there are too many, every second one goes."""
+"""What a lease measured over time, in few points: when there are too many, every second one is dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GAP_S = 5.0  # between two points at first
 
 
 class Course:
-    """Points of `width` numbers, the first of which is the time; a number that is not known is NaN."""
+    """Points of `width` numbers, the first of which is the time; unknown numbers are NaN."""
 
     def __init__(self, width: int) -> None:
         self._width, self._gap_s = width, GAP_S
@@ -30,7 +30,7 @@ class Course:
 
     @staticmethod
     def from_record(record: Sequence[Any], width: int) -> Course:
-        """What `as_record` made of one; a ValueError where it is not one of this width."""
+        """The inverse of `as_record`; ValueError if it does not have this width."""
         course, (gap_s, text) = Course(width), record
         course._numbers.frombytes(base64.b64decode(text, validate=True))
         if len(course._numbers) % width or len(course) > POINTS or not gap_s >= GAP_S:
@@ -39,7 +39,7 @@ class Course:
         return course
 
     def add(self, point: Sequence[float]) -> None:
-        """If it is far enough from the one before; points come in the order of time."""
+        """If it is far enough from the previous one; points come in order of time."""
         assert len(point) == self._width
         if self._numbers and point[0] < self._numbers[-self._width] + self._gap_s:
             return

@@ -1,6 +1,6 @@
-"""The thread that ticks, who leads, and what a start finds: everything that acts.
+"""Everything that acts: the ticking thread, leadership, and recovery at start.
 
-One tick at a time, on a state of its own: it may take its time with engines and database while readers go on.
+One tick at a time, on a separate state: it may wait for engines and the database while readers continue.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from brimful.server.service.watchdog import Probe, Watchdog
 log = logging.getLogger("brimful")
 
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
-SAMPLES_S = 2.0  # how often samples are looked at: a Meter writes no sooner
-SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
-LOOP_NICE = -10  # the loop's thread alone: what it starts, others start for it
-# Threads of one Python process take turns. One that comes back from the disk or a socket waits so long for
-# one that works, say on a page; a submit or a tick comes back a dozen times. Python's own value is 5 ms.
+SAMPLES_S = 2.0  # how often samples are read: a Meter writes no more often
+SEEK_S = 1.5  # how often a server renews its lead, or checks whether it may take over
+LOOP_NICE = -10  # only for the loop's thread: others start processes for it
+# Threads of one Python process take turns. One that returns from the disk or a socket waits this long for a
+# busy one, say rendering a page; a submit or a tick returns a dozen times. Python's default is 5 ms.
 SWITCH_S = 0.001
-SNAPSHOT_REST_S = 60.0  # after one that failed
-LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
+SNAPSHOT_REST_S = 60.0  # after a failure
+LEAVING = 500  # look for departed jobs among past ones once this many have left memory
 
 
 class Driver:
@@ -58,7 +58,7 @@ class Driver:
         folders: Sequence[Path] = (),
         providers: Sequence[Provider] = (),
     ) -> None:
-        """`log`: as the leader writes it, and readers follow. `folders`: whose disks must have room."""
+        """`log`: as the leader writes it and readers follow it. `folders`: whose disks must have room."""
         self._reader, self._leadership, self._health = reader, leadership, health
         self._ports = Ports(
             store=log,
@@ -92,11 +92,11 @@ class Driver:
         return self._leadership is None or self._leadership.leads
 
     def wake(self) -> None:
-        """Have the loop look now."""
+        """Make the loop look now."""
         self._wake.set()
 
     def tick(self) -> Tick:
-        """One look, and what follows from it. A server that does not lead only takes in what happened."""
+        """One look, and what follows from it. A server that does not lead only reads what happened."""
         with self._ticking:
             if not self.leads:
                 self._reader.refresh()
@@ -124,7 +124,7 @@ class Driver:
             each.start()
 
     def _employ(self) -> None:
-        """From here on the loop asks workers, which never keep it waiting."""
+        """From here on the loop asks workers, which never block it."""
         self._workers = [
             worker_for(engine, tell=self._wake.set, permit=self._permit)
             for engine in self._reader.engines.values()
@@ -144,7 +144,7 @@ class Driver:
         return [*self._workers, *self._agents]
 
     def looked(self) -> tuple[list[Node], dict[str, Said]]:
-        """What each site has, as of its first look; by site, why one cannot say."""
+        """What each site has, as of its first look; by site, why it cannot say."""
         nodes: list[Node] = []
         problems: dict[str, Said] = {}
         for worker in self._workers:
@@ -173,20 +173,20 @@ class Driver:
                 log.warning("stopping all the same: %s", error.problem)
 
     def load(self) -> None:
-        """Begin with the newest snapshot: one for the loop, one for readers."""
+        """Start from the newest snapshot: one copy for the loop, one for readers."""
         self._fleet = snapshot.load(self._reader.store).fleet
         self._reader.load()
         self._snapshot_seq = self._fleet.seq
 
     def _loop(self) -> None:
-        with contextlib.suppress(OSError):  # where we may: jobs on this machine do not keep the loop waiting
+        with contextlib.suppress(OSError):  # if allowed: jobs on this machine must not delay the loop
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOOP_NICE)
         while not self._stopping.is_set():
             pause_s = self._tick_s
             self._health.began_tick()
             try:
                 self.tick()
-                self._fleet.leaving.clear()  # readers look after them
+                self._fleet.leaving.clear()  # the readers handle them
                 if self.leads and (self._fleet.unsettled or self._fleet.cloud.unsettled):
                     pause_s = min(pause_s, CHANGING_S)
                 if self._health.error:
@@ -196,9 +196,9 @@ class Driver:
                 log.info("%s", error.problem)
             except BrimfulError as error:
                 if error.said != self._health.error:
-                    log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
+                    log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - expected
                 self._health.error = error.said
-            except Exception:  # a broken tick must be seen, and must not end the server silently
+            except Exception:  # a broken tick must be visible, and must not end the server silently
                 log.exception("internal error in the scheduler; trying again every %s s", self._tick_s)
                 self._health.error = say("server.loop_bug")
             self._health.ended_tick()
@@ -208,7 +208,7 @@ class Driver:
             self._wake.clear()
 
     def measure_all(self) -> None:
-        """Also where another server leads: its readers ask too. Beside the loop: jobs write these files."""
+        """Also if another server leads: its readers ask too. Off the loop, because jobs write these files."""
         with self._reader.locked():
             leases = list(self._reader.fleet.open_leases.values())
         self._reader.samples.read(leases, now_s=self._reader.now_s())
@@ -217,7 +217,7 @@ class Driver:
     # -- who leads -------------------------------------------------------------------------------------
 
     def _may_act(self) -> None:
-        """With the token of this tick: who was deposed and leads again has missed what was between."""
+        """With this tick's token: a server that was deposed and leads again has missed events in between."""
         self._check(self._token)
 
     def _permit(self) -> Callable[[], object]:
@@ -230,7 +230,7 @@ class Driver:
             raise LostLead(say("server.lead_lost"))
 
     def _seek(self) -> None:
-        """Beside the loop, so that an engine that takes long does not cost the lead."""
+        """Off the loop, so that a slow engine does not cost the lead."""
         assert self._leadership is not None
         led = self._leadership.leads
         while not self._stopping.wait(SEEK_S):
@@ -249,7 +249,7 @@ class Driver:
     # -- snapshots -------------------------------------------------------------------------------------
 
     def _advance_beside(self) -> None:
-        """In a thread of its own: folding a long log anew takes a minute, and the lead lasts five seconds."""
+        """In a separate thread: folding a long log again takes a minute, and the lead lasts five seconds."""
         if self._snapshots is not None and self._snapshots.is_alive():
             return
 
@@ -261,12 +261,12 @@ class Driver:
             except Exception:
                 log.exception("internal error while keeping a snapshot; trying again")
 
-        if self._is_due(at_least=snapshot.EVERY) or self._many_left():
+        if self._is_due(at_least=snapshot.EVERY) or self._has_many_leaving():
             self._snapshots = threading.Thread(target=advance, name="snapshots", daemon=True)
             self._snapshots.start()
 
     def advance(self, *, at_least: int, apart: bool = False) -> None:
-        """Keep a snapshot once enough has happened, and let go of what it keeps.
+        """Keep a snapshot once enough has happened, and drop from memory what it keeps.
 
         `apart`: another process folds.
         """
@@ -282,11 +282,11 @@ class Driver:
                 self._stopping.wait(SNAPSHOT_REST_S)
                 return
             self._snapshot_seq = seq
-        if self._many_left():
+        if self._has_many_leaving():
             self._reader.let_go(by_seq=self._reader.store.snapshot_seq())
 
     def _is_due(self, *, at_least: int) -> bool:
         return self.leads and self._reader.fleet.seq - self._snapshot_seq >= at_least
 
-    def _many_left(self) -> bool:
+    def _has_many_leaving(self) -> bool:
         return len(self._reader.fleet.leaving) >= LEAVING

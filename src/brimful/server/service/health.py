@@ -1,4 +1,4 @@
-"""How the loop, the database and the disk are doing: written by those who look, read by everybody."""
+"""The health of the loop, the database and the disk: written by those that check, read by everyone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from brimful.errors import Said
 from brimful.language import Seconds, Size, say
 
-LEAST_TICK_S = 1.0  # a loop that ticks more often is given as long as one that ticks every second
-LEAST_FREE_BYTES = 1 << 20  # with less, the next write may be the one that fails
+LEAST_TICK_S = 1.0  # a loop that ticks more often gets as much time as one that ticks every second
+LEAST_FREE_BYTES = 1 << 20  # with less, the next write may fail
 
 
 class Health:
     def __init__(self, *, tick_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.problems: Mapping[str, Said] = {}  # by site: why the last tick could not reach it
-        self.waiting: Mapping[str, Said] = {}  # by lease: why its engine has not begun it yet
+        self.waiting: Mapping[str, Said] = {}  # by lease: why its engine has not started it yet
         self.error: Said | None = None  # why the last tick failed, if it did
         self.store_gone: Said | None = None  # why the database cannot be used: nothing is written to it
-        self.free_bytes: int | None = None  # of the disk that has least
+        self.free_bytes: int | None = None  # of the fullest disk
         self.thread: threading.Thread | None = None  # the loop's, from start to stop
         self.engine_s: Mapping[str, Mapping[str, float]] = {}  # by site and step, how long it takes
         self.backup_age_s: Callable[[], float] | None = None  # where backups are scheduled
@@ -27,8 +27,8 @@ class Health:
         self.ticks, self.ticking_s, self.last_tick_s = 0, 0.0, 0.0
         self.patience_s = 2 * max(LEAST_TICK_S, tick_s)
         self._clock = clock
-        self._began: float | None = None  # the tick that is under way
-        self._probing: float | None = None  # the look at the database and disk that is under way
+        self._began: float | None = None  # the current tick
+        self._probing: float | None = None  # the current check of database and disk
 
     def began_tick(self) -> None:
         self._began = self._clock()
@@ -46,17 +46,17 @@ class Health:
 
     @property
     def stuck_s(self) -> float:
-        """How long the loop has been at one tick, where that is too long; else 0."""
+        """How long the loop has been in one tick, if that is too long; otherwise 0."""
         began = self._began
         took_s = 0.0 if began is None else self._clock() - began
         return took_s if took_s > self.patience_s else 0.0
 
     def trouble(self) -> Said | None:
-        """Why the scheduler cannot go on; None while all is well."""
+        """Why the scheduler cannot continue; None while all is well."""
         return self.open_trouble() if self.error is None else self.error
 
     def open_trouble(self) -> Said | None:
-        """The same in words that anybody may read: no path, no address."""
+        """The same in words safe for anyone: no path, no address."""
         if self.thread is not None and not self.thread.is_alive():
             return say("server.loop_ended")
         if self.free_bytes is not None and self.free_bytes < LEAST_FREE_BYTES:

@@ -1,6 +1,6 @@
-"""An audit of the server's own log: for whoever asks, and once a month for whoever wants to be told.
+"""An audit of the server's own log: on request, and once a month for subscribers.
 
-Read from the database, never from the loop's state, and in a process of its own (`hindsight_worker.py`).
+Read from the database, never from the loop's state, and in a separate process (`hindsight_worker.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from brimful.server.service.reader import Reader
 KIND = "audit"
 LOOK_S = 60.0
 TOP = 5  # jobs in a message
-SMALL = 300  # events that are read here, in 10 ms: a process costs more
-MOST_KEPT = 50  # answers for pages
+SMALL = 300  # events read in this process, in 10 ms: starting another costs more
+MOST_KEPT = 50  # cached answers for pages
 
 
 class Hindsight:
-    """What became of the GPU time that the log tells of."""
+    """Where the GPU time in the log went."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -37,7 +37,7 @@ class Hindsight:
         self.log_reader = LogReader(hindsight_worker.__name__)
         self._kept: dict[tuple[object, ...], tuple[int, dict[str, Any]]] = {}
         self._counting: set[tuple[object, ...]] = set()
-        self.read = 0  # events of the log so far
+        self.read = 0  # events read so far
 
     def now_s(self) -> int:
         return self._reader.now_s()
@@ -56,9 +56,9 @@ class Hindsight:
     def so_far(
         self, *, start_s: int, end_s: int, tenants: frozenset[str] | None
     ) -> tuple[dict[str, Any] | None, bool]:
-        """The newest report of such a window that is there, and whether a newer one is being counted.
+        """The newest available report for such a window, and whether a newer one is being computed.
 
-        For pages: it never waits for a long log.
+        For pages: never waits for a long log.
         """
         if self._is_small():
             return self.report(start_s=start_s, end_s=end_s, tenants=tenants), False
@@ -83,7 +83,7 @@ class Hindsight:
             return found, known_s < end_s
 
     def share_read(self) -> float:
-        """Of the log, for those who wait."""
+        """Of the log, to show progress."""
         return min(1.0, self.read / max(1, self._reader.fleet.seq))
 
     def _is_small(self) -> bool:
@@ -120,18 +120,18 @@ class Hindsight:
 
 
 def last_month(now_s: int) -> tuple[int, int]:
-    """The calendar month before this moment, in UTC: its first second, and the first one after it."""
+    """The calendar month before this time, in UTC: its first second, and the first one after it."""
     this = datetime.fromtimestamp(now_s, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     before = (this - timedelta(days=1)).replace(day=1)
     return int(before.timestamp()), int(this.timestamp())
 
 
 class Monthly:
-    """Queues a message about the month before for every rule that asks for it, once."""
+    """Queues a message about the previous month for every rule that asks for it, once."""
 
     def __init__(self, hindsight: Hindsight, store: NotifyStore, clock: Callable[[], int]) -> None:
         self._hindsight, self._store, self._clock = hindsight, store, clock
-        self._told_s: int | None = None  # up to which month everybody was told
+        self._told_s: int | None = None  # the last month that was reported
 
     def round(self) -> None:
         start_s, end_s = last_month(self._clock())
@@ -139,7 +139,7 @@ class Monthly:
             self._told_s = self._store.month_told(first=end_s)
         if self._told_s >= end_s:
             return
-        # Who asked after the month was over is told of the next one.
+        # A rule created after the month was over starts with the next one.
         rules = [r for r in self._store.rules() if KIND in r.kinds.split(",") and r.created_s < end_s]
         self._store.take_in_month([self._note(rule, start_s, end_s) for rule in rules], month_s=end_s)
         self._told_s = end_s
@@ -164,7 +164,7 @@ class Monthly:
 
 
 def month_said(facts: dict[str, Any]) -> tuple[str, str]:
-    """Subject and text of a mail about a month."""
+    """Subject and text of an email about a month."""
     headline = facts["headline"]
     shares = {name: Percent(headline[name]["share"] or 0.0, 1) for name in ("kept", "wasted", "unknown")}
     whose, month = facts["user"] or facts["tenant"], facts["from"][:7]

@@ -1,4 +1,4 @@
-"""What became of the GPU time that the log tells of; as a process (`log_reader.py`), too."""
+"""Where the GPU time in the log went; also runs as a process (`log_reader.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brimful.server.service.log_reader import answer_lines
 
 
 class Sweeper:
-    """The log so far. What was read once is kept, so that the next question reads only what came after."""
+    """The log so far. What was read is kept, so that the next question reads only what came after."""
 
     def __init__(self, since: Callable[[int], Sequence[Event]]) -> None:
         self._since = since
@@ -26,16 +26,16 @@ class Sweeper:
         self._last: tuple[tuple[int, int, int], tuple[Records, Swept]] | None = None
 
     def read(self) -> Iterator[int]:
-        """Take in what is new; how many events there are by then, after each piece."""
+        """Read what is new; yields the number of events so far after each piece."""
         while more := self._since(self._seq):
             self._log.add(more)
             self._seq += len(more)
             yield self._seq
 
     def answer(self, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """A report, or the same as CSV, of a window and of these tenants (None: of everything)."""
+        """A report or its CSV, for a window and these tenants (None: everything)."""
         start_s, end_s, now_s = asked["start_s"], asked["end_s"], asked["now_s"]
-        # A window that is over stays as it is; one that reaches until now changes with every event.
+        # A past window never changes; one that reaches until now changes with every event.
         key = (start_s, end_s, self._seq if end_s >= now_s else 0)
         if self._last is None or self._last[0] != key:
             records = self._log.until(now_s)
@@ -47,7 +47,7 @@ class Sweeper:
 def _only(
     records: Records, found: Swept, *, tenants: Collection[str] | None, user: str | None
 ) -> tuple[Records, Swept]:
-    """What these tenants held, or one of their users."""
+    """What these tenants or one of their users held."""
     if tenants is None and user is None:
         return records, found
     runs = [r for r in records.runs if (tenants is None or r.team in tenants) and user in (None, r.user)]

@@ -1,4 +1,4 @@
-"""What the service asks of its store: the log, jobs that have left memory, and snapshots."""
+"""The service's view of its store: the log, jobs that have left memory, and snapshots."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Jobs that hold GPUs and do no useful work: found beside the loop, written to the log, stopped by rule.
+"""Jobs that hold GPUs without useful work: detected off the loop, written to the log, stopped by rule.
 
-The rule for what is useful is `meter.idle.last_useful_s`. What is found is in the log, so that a bill can say
-what idle GPUs cost; of a lease that neither steps nor the driver tell anything, nothing is said.
+`meter.idle.last_useful_s` defines what is useful. Findings are in the log, so that a bill can say what idle
+GPUs cost; if neither steps nor the driver tell anything about a lease, nothing is said about it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class IdleRule:
 
 
 def read_idle(text: str) -> dict[str, IdleRule]:
-    """`*=30m vision=15m/2h`: by tenant, after how long to warn, and to stop. `*` are all others."""
+    """`*=30m vision=15m/2h`: by tenant, after how long to warn, and to stop. `*`: all others."""
     found: dict[str, IdleRule] = {}
     for part in text.split():
         match = RULE.fullmatch(part)
@@ -48,9 +48,9 @@ Write = Callable[[Callable[[], Sequence[Event]]], object]
 @dataclass(slots=True)
 class IdleHolders:
     reader: Reader
-    write: Write  # appends what is made of the state as it is then
+    write: Write  # appends events computed from the state at that time
     rules: dict[str, IdleRule]
-    _busy_s: dict[str, int] = field(default_factory=dict)  # lease -> when its cards were last seen at work
+    _busy_s: dict[str, int] = field(default_factory=dict)  # lease -> when its cards were last seen busy
 
     def look(self) -> None:
         now_s = self.reader.now_s()
@@ -63,11 +63,11 @@ class IdleHolders:
             self.write(lambda: [event for name in known for event in self._events(name, known[name], now_s)])
 
     def _useful_s(self, lease: Lease, *, now_s: int) -> int | None:
-        """Asks the driver, so under no lock."""
+        """Asks the driver, so must not hold a lock."""
         engine: object = self.reader.engines.get(lease.site)
         busy = engine.busy_frac(lease.node, lease.gpus) if isinstance(engine, SeesActivity) else None
         if busy is not None and (busy >= BUSY_FRAC or lease.lease not in self._busy_s):
-            self._busy_s[lease.lease] = now_s  # of what was before we looked, nobody is accused
+            self._busy_s[lease.lease] = now_s  # nobody is blamed for the time before we looked
         step_s = self.reader.samples.step_s(lease)
         found = last_useful_s(step_s=step_s, busy_s=self._busy_s.get(lease.lease))
         return None if found is None else max(int(found), lease.started_s or 0)

@@ -1,4 +1,4 @@
-"""Jobs on their way into the log: those that come together share one transaction."""
+"""Adding jobs to the log: those that arrive together share one transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from brimful.server.service.reader import Reader
 
 @dataclass(slots=True)
 class Pending:
-    """A job that somebody waits to hear of."""
+    """A job whose submitter waits for an answer."""
 
     job: Job
     tasks: Tasks | None = None  # of an array
@@ -41,7 +41,7 @@ class Pending:
 
 
 class _NotKept(Exception):
-    """Keeping its environment failed, which comes before the log: for certain nothing is in that."""
+    """Storing its environment failed. That happens before the log, so the log certainly has nothing of it."""
 
     def __init__(self, why: BrimfulError) -> None:
         super().__init__(why.problem)
@@ -55,18 +55,18 @@ class Write(Protocol):
 
 
 class Intake:
-    """Gives each job its number, in the order of the log."""
+    """Gives each job its number, in log order."""
 
     def __init__(
         self, reader: Reader, write: Write, keepers: Sequence[KeepsEnvironments], *, max_queued: int | None
     ) -> None:
-        """`max_queued`: jobs that one token may have waiting; None: any number."""
+        """`max_queued`: how many jobs one token may have waiting; None: any number."""
         self._reader, self._write, self._keepers = reader, write, keepers
         self._max_queued = max_queued
-        self._numbering = threading.Lock()  # one at a time: what is kept for a number is its winner's
+        self._numbering = threading.Lock()  # one at a time: what is stored for a number belongs to its winner
 
     def take(self, batch: Sequence[Pending]) -> None:
-        """All of them in one transaction, since flushing it is most of a submit; each is told its name."""
+        """All of them in one transaction, since flushing it is most of a submit; each gets its name."""
         with self._numbering:
             self._take_batch(batch)
 
@@ -76,12 +76,12 @@ class Intake:
         except _NotKept as error:
             if len(batch) == 1:
                 batch[0].error = error.why
-            else:  # what is wrong with one is not the others' fault
+            else:  # one bad job must not fail the others
                 for each in batch:
                     self._take_batch([each])
         except BrimfulError as error:
-            # They may be in the log all the same, where the answer to a commit was lost: taken in again,
-            # they would be there twice. Who asked may ask again, under a key.
+            # If the answer to a commit was lost, they may be in the log: adding them again would duplicate
+            # them. The client may retry with a key.
             for each in batch:
                 each.error = error
 
@@ -125,7 +125,7 @@ class Intake:
                         if each.is_new and each.env():
                             engine.keep_env(each.name, dict(each.env()))
                         elif each.is_new:
-                            engine.forget_env(each.name)  # of one under this number that came to nothing
+                            engine.forget_env(each.name)  # of a failed submission under this number
             except BrimfulError as error:
                 raise _NotKept(error) from error
 
@@ -139,7 +139,7 @@ def _submitted(job: Job, tasks: Tasks | None, *, at_s: int) -> Event:
 
 
 class _Queued:
-    """How many jobs each token has waiting, counted only where that may be too many."""
+    """How many jobs each token has waiting, counted only when it may be too many."""
 
     def __init__(self, fleet: Fleet, most: int | None) -> None:
         self._fleet, self._most = fleet, most
@@ -147,7 +147,7 @@ class _Queued:
         self._before: Counter[str] | None = None
 
     def refusal(self, job: Job, count: int) -> Refused | None:
-        """Why these are too many; else they count from here on."""
+        """Why these are too many; otherwise they count from now on."""
         fleet, who = self._fleet, job.submitter
         self._new[who] += count
         waiting = len(fleet.waiting) + len(fleet.on_hold) + len(fleet.gates.pending)
@@ -165,7 +165,7 @@ class _Queued:
 
 
 class _Promising:
-    """Answers deadlines; what one of a batch is promised, the next one is not."""
+    """Answers deadlines; GPUs promised to one job of a batch are not promised to the next."""
 
     def __init__(self, reader: Reader, *, now_s: int) -> None:
         self._fleet, self._rules, self._now_s = reader.fleet, reader.rules, now_s
@@ -173,7 +173,7 @@ class _Promising:
         self._before: list[Slot] = []
 
     def answers(self, job: Job, tasks: Tasks | None) -> Sequence[DeadlineAnswered]:
-        """One, or none where nothing can be said: of arrays, and of jobs whose run time nobody bounds."""
+        """One answer, or none if nothing can be said: for arrays, and for jobs without a bounded run time."""
         if tasks is not None:
             return ()
         fleet, rules = self._fleet, self._rules
@@ -190,7 +190,7 @@ def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
     return None if name is None else fleet.jobs[name].job
 
 
-# Not told apart: its number; its environment, whose values are not in the log and whose names depend on the
+# Not compared: the number; the environment, whose values are not in the log and whose names depend on the
 # shell; and what `move`, `bid` and `terms` change.
 _NOT_COMPARED = frozenset({"job", "env", "array", "array_index"}) | {
     "sites",
@@ -201,7 +201,7 @@ _NOT_COMPARED = frozenset({"job", "env", "array", "array_index"}) | {
 
 
 def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | None:
-    """What is wrong with a key that comes again with another request; None where it is the same one."""
+    """Why a reused key with a different request is refused; None if it is the same request."""
     asked, known = pending.job, at_size(known, known.min_gpus) if known.max_gpus else known
     names = (each.name for each in fields(Job) if each.name not in _NOT_COMPARED)
     other = [name for name in names if getattr(asked, name) != getattr(known, name)]
@@ -217,11 +217,11 @@ def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | 
 
 
 def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
-    """Why its queue does not take such a job, however long it waits."""
+    """Why its queue will never accept such a job."""
     name = job.queue or job.tenant
     quota = next((each for each in fleet.queues if each.queue == name), None)
     if name != job.tenant if quota is None else not quota.is_for(job.tenant):
-        # One that nobody set is refused in the same words: under `fair` its use would count as nobody's.
+        # An unknown queue is refused in the same words: under `fair` its use would count for nobody.
         yours = [each.queue for each in fleet.queues if each.is_for(job.tenant)] or [job.tenant]
         said = say("server.not_your_queue", queue=Quoted(name), tenant=job.tenant, yours=", ".join(yours))
         return Refused(said, code="not_your_queue")
@@ -243,7 +243,7 @@ def deadline_passed(deadline_s: int | None, *, now_s: int) -> BadInput | None:
 
 
 def _cannot_hold(job: Job, money: Money | None, times: int) -> Refused | None:
-    """A job's own budget is set aside from its tenant's, which must have it; for each task of an array."""
+    """A job's own budget is set aside from its tenant's, which must have enough, for each array task."""
     if job.budget_microusd is None or money is None:
         return None
     budget = job.budget_microusd * times

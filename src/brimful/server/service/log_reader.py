@@ -1,6 +1,6 @@
-"""A process that reads the log from the database itself and answers questions about it, one line each.
+"""A process that reads the log from the database itself and answers questions about it, one per line.
 
-A long log costs seconds of CPU, which threads of the server would take from whoever asks.
+A long log costs seconds of CPU, which threads of the server would take from its users.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 
 from brimful.adapters.stores.sql import SqlStore
 
-NICE = 10  # the loop has -10, where the server may
+NICE = 10  # the loop has -10, if the server may set it
 IDLE_S = 900
 
 
 class LogReader:
-    """The process of a module: begun with the first question, and again where it has ended since."""
+    """A module's process: started with the first question, and again if it has exited since."""
 
     def __init__(self, module: str) -> None:
         self._module = module
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, store: SqlStore, question: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What it says to that until whoever asks has heard enough. One question at a time."""
+        """Yields its answers until the caller has heard enough. One question at a time."""
         process = self._ready(store)
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # it has ended: nothing comes
+        with contextlib.suppress(OSError, ValueError):  # it has exited: there is no answer
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
             for line in process.stdout:
@@ -47,7 +47,7 @@ class LogReader:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             weakref.finalize(self, _end, process)
             assert process.stdin is not None
-            # By standard input: the URL may hold a password, and command lines are everybody's to read.
+            # On standard input: the URL may contain a password, and anyone can read command lines.
             process.stdin.write(json.dumps(store.engine.url.render_as_string(hide_password=False)) + "\n")
             self.process = process
         return self.process
@@ -63,14 +63,14 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with contextlib.suppress(OSError):  # a question that it did not read is still in there
+            with contextlib.suppress(OSError):  # an unread question is still buffered
                 pipe.close()
 
 
 def answer_lines(
     begin: Callable[[SqlStore], Callable[[dict[str, Any]], Iterable[Mapping[str, object]]]],
 ) -> None:
-    """The other end: gives way to everything else, and ends when nobody has asked for long."""
+    """The other end: yields to everything else, and exits when it has been idle for long."""
     os.nice(NICE)
     store = SqlStore(json.loads(sys.stdin.readline()))
     answers = begin(store)
@@ -79,5 +79,5 @@ def answer_lines(
         for said in answers(json.loads(line)):
             sys.stdout.write(json.dumps(said) + "\n")
             sys.stdout.flush()
-        signal.alarm(IDLE_S)  # the next question comes before that, or it ends
+        signal.alarm(IDLE_S)  # the next question comes before that, or it exits
     store.close()

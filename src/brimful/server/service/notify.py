@@ -1,7 +1,7 @@
-"""Who is told what: read from the log beside the loop, queued in the database, sent by a worker of its own.
+"""Notifications: read from the log off the loop, queued in the database, sent by a separate worker.
 
-At least once: a note and the place in the log are written together, a note goes from the queue only once it
-was taken, and carries an id that stays the same. Only the server that leads looks and sends.
+At least once: a note and the position in the log are written together, a note leaves the queue only once it
+was accepted, and its id stays the same. Only the leading server reads and sends.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 OVER_BUDGET = {"scheduler.budget_used_up", "scheduler.tenant_spent"}
 ASKED_FOR = {"scheduler.moves_to"}  # by a person, who knows
 LOOK_S = 1.0
-AT_ONCE = 64  # notes that are sent in one round
-OF_TENANT = 16  # of them: a round waits for who takes long, and the others then wait for a round
-SENDERS = 8  # one who does not answer keeps few others waiting
+AT_ONCE = 64  # notes sent per round
+OF_TENANT = 16  # per tenant: a round waits for slow receivers, and everyone else waits for the round
+SENDERS = 8  # a receiver that does not answer blocks few others
 FIRST_RETRY_S, RETRY_FACTOR, TRIES = 10, 4, 7  # the last try is about four hours after the first
 
 
@@ -54,11 +54,11 @@ class Outbound:
     """How notes leave this server."""
 
     mail: Mail = NO_MAIL
-    hosts: frozenset[str] = frozenset()  # that webhooks may reach although they are not public
+    hosts: frozenset[str] = frozenset()  # non-public hosts that webhooks may reach
 
 
 def kind_of(event: Event, reader: Reader) -> tuple[Kind, JobState] | None:
-    """What there is to tell of this event."""
+    """What this event has to tell."""
     kind: Kind | None = None
     match event:
         case LeaseEnding(requeue=True, reason=reason):
@@ -79,7 +79,7 @@ def kind_of(event: Event, reader: Reader) -> tuple[Kind, JobState] | None:
 
 
 def _end_of(state: JobState, lease: str) -> Kind | None:
-    """Of a job whose lease has ended; None where it goes on, or where a person asked for it."""
+    """For a job whose lease has ended; None if it continues, or if a person asked for it."""
     if state.leases[-1].lease != lease:
         return None
     if state.phase == "stopped" and _code(state.reason) in OVER_BUDGET:
@@ -97,13 +97,13 @@ def _code(reason: Said | None) -> str:
 
 
 class Notifier:
-    """Looks at the log and sends what is due."""
+    """Reads the log and sends what is due."""
 
     def __init__(self, reader: Reader, store: NotifyStore, outbound: Outbound) -> None:
         self.store, self._reader, self._outbound = store, reader, outbound
         self._looking = threading.Lock()
-        self._place: int | None = None  # in the log, up to which it was looked at
-        self.dead = 0  # notes that nobody took, as of the last round
+        self._place: int | None = None  # position in the log
+        self.dead = 0  # undeliverable notes, as of the last round
 
     def now_s(self) -> int:
         return self._reader.now_s()
@@ -120,12 +120,12 @@ class Notifier:
         self.send()
 
     def look(self) -> None:
-        """Queue what has happened since for whom it concerns; nothing is written while that is nobody."""
+        """Queue what has happened since, for each subscriber; writes nothing while there is none."""
         with self._looking:
             self._look()
 
     def add(self, rule: NotifyRule) -> None:
-        """From here on: what was before is not its news, after a restart neither."""
+        """From here on: earlier events are not news for it, even after a restart."""
         with self._looking:
             self._look()
             assert self._place is not None
@@ -137,7 +137,7 @@ class Notifier:
         if self._place is None:
             self._place = self.store.place(first=end)
         while self._place < end:
-            # No further than readers are: of what comes later they cannot say how it ended.
+            # No further than readers are: they cannot say how later jobs ended.
             events = self._reader.store.since(self._place)[: end - self._place] if rules else ()
             numbered = enumerate(events, start=self._place + 1)
             notes = [note for seq, event in numbered for note in self._notes(event, seq, rules)]
@@ -147,7 +147,7 @@ class Notifier:
             self._place = place
 
     def _notes(self, event: Event, seq: int, rules: Sequence[NotifyRule]) -> list[Queued]:
-        if isinstance(event, BudgetWarned):  # nobody's alone: those are told who hear of the whole team
+        if isinstance(event, BudgetWarned):  # not one user's: goes to those who follow the whole team
             tenant, user = event.budget.partition("/")[0], ""
             facts = _warning(event)
         else:

@@ -1,4 +1,4 @@
-"""The log as the service hands it on: what is read from it or written to it reaches the readers at once."""
+"""The log as the service passes it on: readers see at once what is read from it or written to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("brimful")
 
 
 class ObservedStore:
-    """Says in the server's log what was written; engines forget the environments of jobs that ended."""
+    """Logs what was written; engines forget the environments of finished jobs."""
 
     def __init__(self, store: Store, reader: Reader, keepers: Sequence[KeepsEnvironments]) -> None:
         self._store, self._reader, self._keepers = store, reader, keepers
@@ -42,7 +42,7 @@ class ObservedStore:
 
     def append(self, events: Sequence[Event], *, after: int) -> bool:
         if (gone := self._reader.health.store_gone) is not None:
-            raise WorldFailed(gone, code="database_gone")  # what is written now would be lost
+            raise WorldFailed(gone, code="database_gone")  # a write would be lost now
         if not self._store.append(events, after=after):
             return False
         with self._reader.locked():
@@ -58,7 +58,7 @@ class ObservedStore:
 
 
 def _env_done(reader: Reader, name: str) -> str:
-    """Whose environment nobody needs any more: the job's, or its array's once all of that is over."""
+    """Environments that are no longer needed: the job's, or its array's once all of it is over."""
     state = reader.job(name)
     array = reader.array(state.job.array)
     if state.phase not in OVER or (array is not None and array.unfinished):
@@ -67,7 +67,7 @@ def _env_done(reader: Reader, name: str) -> str:
 
 
 def _bought(events: Sequence[Event]) -> Iterator[str]:
-    """What was bought and given back: whoever pays for it wants to read that."""
+    """What was bought and given back: whoever pays wants to read that."""
     for event in events:
         match event:
             case NodeOrdered(node=node, reason=reason):
@@ -81,18 +81,18 @@ def _bought(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _lines(fleet: Fleet, events: Sequence[Event]) -> dict[str, str]:
-    """The jobs that have moved on, with one readable line for each."""
+    """The jobs that changed, with one readable line each."""
     lines: dict[str, str] = {}
     for event in events:
         if isinstance(event, CancelRequested):
-            lines[event.job] = ""  # told where it was asked for
+            lines[event.job] = ""  # logged where it was requested
         if isinstance(event, JobSkipped):
             lines[event.job] = f"{event.job} skipped: {event.reason}"
         if not isinstance(event, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded):
             continue
         lease = fleet.leases.get(event.lease)
         if lease is None:
-            continue  # it has left memory with this very event
+            continue  # it left memory with this very event
         state = fleet.jobs[lease.job]
         reason = f": {state.reason}" if state.reason else ""
         gpus = ",".join(map(str, lease.gpus))

@@ -1,6 +1,6 @@
-"""What users see: the state that readers share, and every question about it.
+"""What users see: the readers' shared state, and every question about it.
 
-It is behind one lock, short and never held over I/O.
+One lock protects it; it is held briefly and never during I/O.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from brimful.server.service.history import History
 from brimful.server.service.samples import Samples
 
 Made = TypeVar("Made")
-RECENT = 4096  # events kept for the loop, which has a state of its own
+RECENT = 4096  # events kept for the loop, which has a separate state
 
 
 class Reader:
@@ -57,7 +57,7 @@ class Reader:
         health: Health,
         clock: Callable[[], float],
     ) -> None:
-        """`engines`: by site. `policy` is what the rules are called."""
+        """`engines`: by site. `policy`: the name of the rules."""
         self.configured, self.configured_rules = policy, rules
         self.store, self.engines, self.market, self.health = store, engines, market, health
         self.buying, self.providers = buying, providers
@@ -67,7 +67,7 @@ class Reader:
         self._seen = snapshot.Fold()
         self._recent: deque[Event] = deque(maxlen=RECENT)
         self._auctions = None if market is None else Auctions(market)
-        self._decided: tuple[tuple[int, int], Plan] | None = None  # at which event and second, and what
+        self._decided: tuple[tuple[int, int], Plan] | None = None  # at which event and second, and the plan
         self._rest_until = 0.0
         self._once: tuple[tuple[int, int], dict[Callable[[Reader], Any], Any]] = ((-1, 0), {})
 
@@ -79,12 +79,12 @@ class Reader:
 
     @property
     def rules(self) -> Rules:
-        """Those of the policy that was adopted, else those that the server was started with."""
+        """The rules of the adopted policy, otherwise those that the server was started with."""
         return in_force(self.configured_rules, self.fleet.adoption.last)
 
     @property
     def adopted(self) -> PolicyAdopted | None:
-        """What put the policy in force there, if that is not the one the server was started with."""
+        """The event that adopted the current policy, if it is not the configured one."""
         last = self.fleet.adoption.last
         return (
             None
@@ -94,7 +94,7 @@ class Reader:
 
     @property
     def policy(self) -> str:
-        """What `rules` are called."""
+        """The name of `rules`."""
         return self.configured if self.adopted is None else self.adopted.policy
 
     @property
@@ -103,20 +103,20 @@ class Reader:
 
     @property
     def bills(self) -> Sums:
-        """Of everything but jobs."""
+        """Of everything except jobs."""
         return self._seen.bills
 
     def locked(self) -> threading.RLock:
-        """Hold this while reading several things that must agree, and over no I/O."""
+        """Hold this while reading several things that must agree, but not during I/O."""
         return self._lock
 
     def now_s(self) -> int:
         return int(self._clock())
 
     def once(self, make: Callable[[Reader], Made]) -> Made:
-        """What `make` finds, found once for each state of the log and second, however many people look.
+        """The result of `make`, computed once per state of the log and second, however many people look.
 
-        It is told nothing of who asks, so it must be of all teams, and each view takes its own part of it.
+        It does not know who asks, so it must cover all teams, and each view takes its own part.
         """
         with self._lock:
             at = (self.fleet.seq, self.now_s())
@@ -129,7 +129,7 @@ class Reader:
             return found
 
     def load(self) -> None:
-        """Begin with the newest snapshot."""
+        """Start from the newest snapshot."""
         seen = snapshot.load(self.store)
         with self._lock:
             self._seen = seen
@@ -137,7 +137,7 @@ class Reader:
             waiting_in_order(self.fleet, self.rules, now_s=self.now_s())  # kept in order from here on
 
     def fold(self, events: Sequence[Event], *, after: int) -> None:
-        """Take in what somebody read from the log or wrote to it, after its first `after` events."""
+        """Apply events that were read from or written to the log, after its first `after` events."""
         with self._lock:
             known = self.fleet.seq - after
             assert known >= 0, "whoever reads or writes the log has told of everything before"
@@ -146,7 +146,7 @@ class Reader:
                 self._recent.append(event)
 
     def recent(self, *, after: int) -> Sequence[Event]:
-        """What came after the first `after` events, if it is still known: the loop need not read it again."""
+        """The events after the first `after`, if still in memory: saves the loop reading them again."""
         with self._lock:
             missing = self.fleet.seq - after
             if not 0 < missing <= len(self._recent):
@@ -159,7 +159,7 @@ class Reader:
             self.fold(events, after=after)
 
     def let_go(self, *, by_seq: int) -> None:
-        """Of jobs that left memory by this event: the store has them."""
+        """Drop jobs that left memory by this event: the store has them."""
         with self._lock:
             self._seen.let_go(by_seq=by_seq)
 
@@ -191,7 +191,7 @@ class Reader:
         limit: int = 200,
         tenants: Collection[str] | None = None,
     ) -> list[PastJob]:
-        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`."""
+        """Jobs that have left memory, newest first, with their cost; those in memory are `fleet.jobs`."""
         with self._lock:
             spent = self._seen.spent
             wanted = (
@@ -208,7 +208,7 @@ class Reader:
         return [found[serial] for serial in sorted(found, reverse=True)[:limit]]
 
     def tenants_of(self, names: Collection[str]) -> dict[str, str]:
-        """Whose jobs these are, of those that there are; the database is asked once for all of the past."""
+        """The tenants of these jobs, if they exist; one query for all past jobs."""
         with self._lock:
             here = {name: self.fleet.jobs.get(name) for name in names}
             left = {name: self.fleet.leaving[name].state for name in names if name in self.fleet.leaving}
@@ -217,7 +217,7 @@ class Reader:
         return known | self.store.past_tenants(past) if past else known
 
     def spent_microusd(self, name: str) -> int:
-        """What is on the ledger for the job, whether or not it has left memory."""
+        """What is on the ledger for the job, in memory or not."""
         with self._lock:
             if name in self.fleet.jobs or name in self._seen.spent:
                 return self.ledger.spent_microusd.get(name, self._seen.spent.get(name, 0))
@@ -230,9 +230,9 @@ class Reader:
         return "unknown" if lease is not None and lease.site in self.fleet.silent else state.phase
 
     def why_waiting(self, name: str) -> Said | None:
-        """Decided again on what readers see, for the loop's plan is its own.
+        """Decided again on the readers' state, because the loop's plan is its own.
 
-        Once for each state of the log and second; where that takes long, no more than a tenth of the time.
+        Once per state of the log and second; if that is slow, for at most a tenth of the time.
         """
         with self._lock:
             now_s, began = self.now_s(), time.monotonic()
@@ -252,20 +252,20 @@ class Reader:
                 ended = time.monotonic()
                 self._rest_until = ended + 9 * (ended - began)
             try:
-                return self._decided[1].waits.get(name)  # nothing to say of one that is about to start
-            except (KeyError, AssertionError):  # the fleet has moved on since
+                return self._decided[1].waits.get(name)  # nothing to say about a job that is about to start
+            except (KeyError, AssertionError):  # the fleet has changed since
                 return None
 
     def has_unread(self, name: str) -> bool:
         """Whether showing the job opens files or the database: it has left memory, or its newest lease has
-        ended and may have measured more since. Those that run are measured all the time."""
+        ended and may have measured more since. Running ones are measured all the time."""
         state = self.fleet.jobs.get(name)
         if state is None:
             return True
         return bool(state.leases) and not self.samples.is_known(state.leases[-1])
 
     def measure(self, state: JobState) -> JobState:
-        """Look at what its newest lease has measured, though it be over; `samples` has it then."""
+        """Read what its newest lease has measured, even if it is over; then `samples` has it."""
         self.samples.read(state.leases[-1:], now_s=self.now_s())
         return state
 
@@ -273,14 +273,14 @@ class Reader:
         engine: object = self.engines.get(lease.site)
         if not isinstance(engine, KeepsLogs):
             raise Refused(say("server.no_logs", site=lease.site), code="no_logs")
-        if lease.phase == "granted":  # its engine may not have heard of it yet
+        if lease.phase == "granted":  # its engine may not know it yet
             return LogPiece(0, b"", 0)
         return engine.log(lease.lease, rank=rank, offset=offset, limit=limit)
 
     # -- the fleet -------------------------------------------------------------------------------------
 
     def prices(self) -> Mapping[Pool, int]:
-        """What a lease that begins now pays, in micro-dollars per GPU-hour."""
+        """What a lease that starts now pays, in micro-dollars per GPU-hour."""
         with self._lock:
             posted = prices_now(self.fleet, now_s=self.now_s())
             if self.market is None:
@@ -289,13 +289,13 @@ class Reader:
             return {**posted, **{pool: self.fleet.prices[pool].last.microusd_per_gpu_hour for pool in sold}}
 
     def floor_microusd(self, pool: Pool) -> int:
-        """Of a GPU-hour there: nobody sells it for less."""
+        """The lowest price at which a GPU-hour is sold there."""
         return floor_of(node for node in self.fleet.nodes.values() if node.pool == pool)
 
     def accrued_microusd(self) -> dict[str, int]:
-        """By tenant and by budget: what running leases have come to and nobody has paid yet.
+        """By tenant and by budget: what running leases have cost so far and nobody has paid yet.
 
-        Those of jobs with budgets of their own are not in it.
+        Excludes jobs with separate budgets.
         """
         fleet, now_s, purses = self.fleet, self.now_s(), self.fleet.purses
         found: dict[str, int] = {}
@@ -308,7 +308,7 @@ class Reader:
         return found
 
     def problems(self) -> dict[str, Said]:
-        """By site: why it cannot be reached, or what it cannot tell of some leases."""
+        """By site: why it cannot be reached, or what it cannot say about some leases."""
         found: dict[str, Said] = {
             site: Several(tuple(engine.complaints().values()), between="; ")
             for site, engine in self.engines.items()

@@ -1,4 +1,4 @@
-"""What owners do with reservations: looked at and written under one state of the log."""
+"""Changes to reservations: checked and written under one state of the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reserving:
         return found
 
     def pool(self, *, gpu: str, site: str, tier: str) -> Pool:
-        """The one pool that is meant; where several could be, it has to be said which."""
+        """The pool that is meant; if there are several, the caller must say which."""
         pools = sorted(self._reader.fleet.capacity.pools)
         wanted = [
             pool for pool in pools if pool.gpu == gpu and site in ("", pool.site) and tier in ("", pool.tier)
@@ -64,14 +64,14 @@ class Reserving:
         by: str,
         key: str = "",
     ) -> Reservation:
-        """A second purchase under a buyer's key is the first: what it bought is given back."""
+        """A second purchase with a buyer's key is the first one: returns what that bought."""
         reader, known = self._reader, ""
 
         def made() -> list[ReservationBought]:
             nonlocal known
             if (found := reader.fleet.reservations.keyed(by, key)) is not None:
                 known = found.reservation
-                is_later = start_s is not None and start_s > found.start_s  # an earlier one has become now
+                is_later = start_s is not None and start_s > found.start_s  # an earlier start means now
                 here = (found.tenant, found.pool, False, *found.keys[by, key])
                 _check_same(key, known, here, (tenant, pool, is_later, gpus, hours))
                 return []
@@ -87,7 +87,7 @@ class Reserving:
         return self.find(known)
 
     def change(self, name: str, verb: str, *, gpus: int | None, by: str) -> Reservation:
-        """Pause, resume or return so many of its GPUs; None: as many as that can be said of."""
+        """Pause, resume or return this many of its GPUs; None: as many as possible."""
         reader = self._reader
         self._submissions.note(
             lambda: [CHANGES[verb](reader.fleet, name, gpus=gpus, now_s=reader.now_s(), by=by)]
@@ -116,7 +116,7 @@ class Reserving:
 
 
 def _check_same(key: str, name: str, known: tuple[object, ...], asked: tuple[object, ...]) -> None:
-    """A key that comes again comes with the same request."""
+    """A reused key must come with the same request."""
     if known != asked:
         other = ", ".join(str(each) for each, there in zip(asked, known, strict=True) if each != there)
         raise Refused(say("server.key_reused", key=Quoted(key), job=name, other=other), code="key_reused")

@@ -1,8 +1,8 @@
-"""What jobs measure of themselves, as far as it can be believed: of each lease the newest, and its course.
+"""What jobs measure about themselves, as far as it is plausible: each lease's newest sample, and its course.
 
-A Meter in the job writes it, the job's engine reads it, and nobody else has checked it: it is the job's word.
-It is kept in memory, apart from the log of events, which must not grow with the steps of anybody's job; the
-course goes to a file now and then, so that a restart does not forget it.
+A Meter in the job writes it and the job's engine reads it; nobody has verified it. It is kept in memory,
+separate from the event log, which must not grow with every job's steps; the course is saved to a file now and
+then, so that it survives a restart.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from brimful.server.service.course import Course
 
 log = logging.getLogger("brimful")
 
-MAX_LEASES = 10_000  # kept; then the oldest go
-MAX_COURSES = 2_000  # of 3 KB each
+MAX_LEASES = 10_000  # then the oldest are dropped
+MAX_COURSES = 2_000  # 3 KB each
 TEXT_CHARS = 120
-AHEAD_S = 300  # clocks differ; what is further in the future was not measured
+AHEAD_S = 300  # clocks differ; anything further in the future was not measured
 LARGEST = 1 << 62
 
 _SHOWN = MeasuredAnswer.__annotations__.keys() - {"at_s"}
@@ -45,7 +45,7 @@ _OF_RUN = [each.name for each in fields(RunSample) if each.name in _SHOWN]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One sample, cut down to what is shown. All numbers are finite, and none is negative."""
+    """One sample, reduced to what is shown. All numbers are finite, and none is negative."""
 
     at_s: float
     over: bool  # the Meter was closed
@@ -74,7 +74,7 @@ class Measured:
 
 
 class Samples:
-    """The newest of each lease. `read` opens files; `of` and `view` only memory, under whatever lock."""
+    """The newest of each lease. `read` opens files; `of` and `view` use only memory, under any lock."""
 
     def __init__(self, engines: Mapping[str, object]) -> None:
         self._engines = engines
@@ -85,7 +85,7 @@ class Samples:
         self._use: dict[str, Mapping[tuple[str, int], GpuUse]] = {}  # by site
 
     def read(self, leases: Iterable[Lease], *, now_s: int) -> None:
-        """Read what these have measured. What cannot be believed is not shown."""
+        """Read what these have measured. Implausible values are not shown."""
         for lease in leases:
             engine = self._engines.get(lease.site)
             if not isinstance(engine, KeepsSamples):
@@ -108,7 +108,7 @@ class Samples:
                     _keep(self._courses, lease.lease, course, most=MAX_COURSES)
 
     def read_gpus(self) -> None:
-        """What the drivers of all sites say of their GPUs now, in place of what they said before."""
+        """Read the current GPU use from the drivers of all sites, replacing the previous values."""
         for site, engine in self._engines.items():
             if isinstance(engine, SeesGpus):
                 use = engine.gpu_use()
@@ -120,7 +120,7 @@ class Samples:
             return self._use.get(site, {}).get((node, gpu), GpuUse(None, None))
 
     def _warn(self, lease: Lease, problem: Said) -> Said:
-        """Once for each lease: a job that writes nonsense must not fill the server's log."""
+        """Once per lease: a job that writes nonsense must not fill the server's log."""
         with self._lock:
             is_news = lease.lease not in self._warned
             _keep(self._warned, lease.lease, problem)
@@ -129,13 +129,13 @@ class Samples:
         return problem
 
     def is_known(self, lease: Lease) -> bool:
-        """Whether reading it again would tell nothing that is not told within moments."""
+        """Whether reading it again would tell nothing new for the moment."""
         with self._lock:
             found = self._newest.get(lease.lease)
         return found is not None and (lease.ended_s is None or (isinstance(found, Measured) and found.over))
 
     def view(self, state: JobState, *, now_s: int) -> tuple[MeasuredAnswer | None, str]:
-        """Of the job's newest lease, and where that is None, why; empty where nobody looked."""
+        """Of the job's newest lease, and if that is None, why; empty if nobody looked."""
         if not state.leases:
             return None, ""
         last = state.leases[-1]
@@ -147,7 +147,7 @@ class Samples:
         return found.view(last.lease, running=running, now_s=now_s), ""
 
     def course(self, state: JobState) -> CourseAnswer:
-        """Of the job's newest lease, since somebody has looked."""
+        """Of the job's newest lease, since somebody first looked."""
         last = state.leases[-1].lease if state.leases else None
         with self._lock:
             points = [[*each] for each in self._courses.get(last or "", ())]
@@ -158,7 +158,7 @@ class Samples:
         return {"lease": last, "points": cast("list[PointAnswer]", shown)}
 
     def save_courses(self, path: Path) -> None:
-        """So that a restart goes on where it was; a crash loses what was measured since the last time."""
+        """So that a restart continues where it was; a crash loses what was measured since the last save."""
         with self._lock:
             said = {lease: course.as_record() for lease, course in self._courses.items()}
         if not said:
@@ -170,7 +170,7 @@ class Samples:
         new.replace(path)
 
     def load_courses(self, path: Path) -> None:
-        """Nothing where there is no file, or one of a release that measured something else."""
+        """Does nothing without a file, or with one of a release that measured something else."""
         try:
             said = json.loads(path.read_text(encoding="ascii"))
             if said["numbers"] != _OVER_TIME:
@@ -186,7 +186,7 @@ class Samples:
             self._courses = found | self._courses
 
     def step_s(self, lease: Lease) -> float | None:
-        """When its last step ended, or when its Meter began; None where it has none that is at work."""
+        """When its last step ended, or when its Meter started; None if no Meter is active."""
         with self._lock:
             found = self._newest.get(lease.lease)
         return found.at_s if isinstance(found, Measured) and not found.over else None
@@ -215,7 +215,7 @@ def _keep(those: dict[str, Any], lease: str, value: object, *, most: int = MAX_L
 
 
 def parse_sample(text: bytes, *, job: str, now_s: int) -> Measured:
-    """What is shown of a sample; an error where anything in it cannot be so."""
+    """What is shown of a sample; raises if anything in it is impossible."""
     said = read_said(text)
     if said.run.job != job:
         raise BadInput(say("server.sample_of_another", job=job))
@@ -230,11 +230,11 @@ def parse_sample(text: bytes, *, job: str, now_s: int) -> Measured:
 
 
 def _fact(name: str, value: str | float | None) -> str | float | None:
-    # Of a text, what prints: half of a surrogate pair would break the answer it stands in.
+    # Only printable text: half of a surrogate pair would break the answer that contains it.
     return printable(value[:TEXT_CHARS]) if isinstance(value, str) else _number(name, value)
 
 
 def _number(name: str, value: float | None) -> float | None:
-    if value is not None and not 0 <= value < LARGEST:  # neither is infinity or what is no number
+    if value is not None and not 0 <= value < LARGEST:  # also rejects infinity and NaN
         raise BadInput(say("server.sample_value", name=name, value=Quoted(value)))
     return value

@@ -1,10 +1,10 @@
 """The parts put together: one state for the readers, one for the loop, one log that both follow.
 
-The loop has a state of its own, so that it may take its time with engines and database. Whatever it or a user
-reads from the log or writes to it is folded into a second one, which all readers share: nobody who only looks
-waits for the world.
+The loop has a separate state, so that it may wait for engines and the database. Whatever it or a user reads
+from or writes to the log is folded into a second state, which all readers share: no reader waits for the
+outside world.
 
-Several servers may share one database. All of them answer and take jobs in; one of them, the leader, acts.
+Several servers may share one database. All of them answer and accept jobs; one of them, the leader, acts.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ class Service:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
-        `providers` sell nodes, as far as `buying` lets the scheduler spend.
 
-        `policy` is what the rules are called, `code` where packed code is kept;
-        without `notify` nobody is told of anything, without `idle` nobody is called so,
-        and without `rehearsal` it does not rehearse its past. `courses` is the file where what jobs
-        measured over time outlives a restart.
+        `providers` sell nodes, as far as `buying` lets the scheduler spend. `policy` is the name of the
+        rules, `code` the store of packed code. Without `notify` no one is notified, without `idle` no job is
+        reported as idle, and without `rehearsal` it does not rehearse its past. `courses` is the file that
+        saves what jobs measured over time.
         """
         self.code = code
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
@@ -136,7 +135,7 @@ class Service:
             self.beside("audit", self.monthly.round, every_s=AUDIT_LOOK_S)
 
     def beside(self, name: str, act: Callable[[], None], *, every_s: float, at_once: bool = True) -> None:
-        """Do this beside the loop, from `start` to `stop`, while this server leads."""
+        """Do this off the loop, from `start` to `stop`, while this server leads."""
         leads = lambda: self.driver.leads  # noqa: E731
         self._beside.append(Beside(name, act, every_s=every_s, at_once=at_once, leads=leads))
 
@@ -150,7 +149,7 @@ class Service:
             each.start()
 
     def stop(self) -> None:
-        """End the loop. Running jobs go on; the next start finds them again."""
+        """End the loop. Running jobs keep running; the next start finds them again."""
         if self.rehearser is not None:
             self.rehearser.close()
         self.hindsight.close()
@@ -159,6 +158,6 @@ class Service:
             each.stop()
         try:
             self._save_courses()
-        except OSError as error:  # a full disk is no reason not to stop
+        except OSError as error:  # a full disk must not prevent a stop
             log.warning("%s", error)
         self.driver.stop()

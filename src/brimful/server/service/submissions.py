@@ -1,4 +1,4 @@
-"""Everything that appends what a user wants: jobs, and what is to become of them, of nodes and of budgets."""
+"""Everything that users append to the log: jobs, and changes to jobs, nodes and budgets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Submissions:
         max_queued: int | None = None,
         admitting: Sequence[Admits] = (),
     ) -> None:
-        """`store`: one that readers follow; `wake` has the loop look at what was written."""
+        """`store`: one that readers follow; `wake` makes the loop look at what was written."""
         self._admitting = admitting
         self._reader, self._store, self._wake = reader, store, wake
         self._intake = Intake(reader, self._append, keepers, max_queued=max_queued)
@@ -64,10 +64,10 @@ class Submissions:
         return done
 
     def submit_all(self, asked: Sequence[Pending]) -> Sequence[JobState | BrimfulError]:
-        """Take jobs in, or arrays, of which the first task is given back. Numbers follow the log.
+        """Accept jobs, or arrays, whose first task is returned. Numbers follow the log.
 
-        The values of its environment go to those who run it, before it is in the log, and not into the log.
-        A second submission under a submitter's key is the first: the job it made is given back.
+        The values of a job's environment go to the engines before the job is in the log, and never into the
+        log. A second submission with a submitter's key is the first one: it returns the job that was created.
         """
         for each in asked:
             try:
@@ -79,7 +79,7 @@ class Submissions:
         self._intake.take([each for each in asked if each.error is None])
         for each in asked:
             if each.is_new and each.error is None:
-                # Not its command: people put passwords on command lines.
+                # Without its command: people put passwords on command lines.
                 job, times = each.job, "" if each.tasks is None else f"{len(each.tasks.indices)} x "
                 asked_for = f"{times}{job.gpus} GPU(s), {job.priority}"
                 log.info("%s submitted by %s: %s", each.name, job.tenant, asked_for)
@@ -87,14 +87,14 @@ class Submissions:
         return [each.error or self._taken(each.first) for each in asked]
 
     def _taken(self, name: str) -> JobState | BrimfulError:
-        """One that was taken in long ago, under the same key, may have to be read from the database."""
+        """A job accepted long ago with the same key may have to be read from the database."""
         try:
             return self._reader.job(name)
         except BrimfulError as error:
             return error
 
     def _check_after(self, job: Job) -> None:
-        """What it comes after is there, and has not ended in a way that it could never start after."""
+        """The jobs it waits for exist, and have not ended in a way that means it could never start."""
         for name, rule in job.after:
             array = self._reader.array(name)
             phases = [self._reader.job(name).phase] if array is None else list(array.phases())
@@ -114,7 +114,7 @@ class Submissions:
         return self._change(name, "cancel", events)
 
     def hold(self, name: str, *, reason: Said) -> JobState:
-        """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
+        """Keep it from starting; a running job is stopped like a preempted one. Repeating changes nothing."""
 
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             if _active(state).hold:
@@ -133,7 +133,7 @@ class Submissions:
         return self._change(name, "release", events)
 
     def move(self, name: str, site: str) -> JobState:
-        """From now on it runs at this site (empty: at any); one that runs elsewhere is stopped first."""
+        """From now on it runs at this site (empty: at any); if it runs elsewhere it is stopped first."""
 
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             job, lease = _active(state).job, state.open_lease
@@ -151,13 +151,13 @@ class Submissions:
         return self._change(name, "move", events)
 
     def bid(self, name: str, limit_microusd: int | None) -> JobState:
-        """Another limit for a job that is not over; one that runs cannot go below what it pays."""
+        """Change the limit of an unfinished job; a running job cannot go below what it pays."""
 
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             job, lease = _active(state).job, state.open_lease
             if job.limit_microusd_per_gpu_hour == limit_microusd:
                 return ()
-            # Its node may have left.
+            # Its node may be gone.
             node = None if lease is None else self._reader.fleet.nodes.get(lease.node)
             floor = 0 if node is None else self._reader.floor_microusd(node.pool)
             now = limit_of(replace(job, limit_microusd_per_gpu_hour=limit_microusd), floor=floor)
@@ -171,7 +171,7 @@ class Submissions:
         return self._change(name, "bid", events)
 
     def terms(self, name: str, changes: Mapping[str, Any]) -> JobState:
-        """Another class or deadline for a job that is not over, within what its queue allows."""
+        """Change the class or deadline of an unfinished job, within what its queue allows."""
 
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             job = replace(_active(state).job, **changes)
@@ -191,7 +191,7 @@ class Submissions:
     # -- nodes -----------------------------------------------------------------------------------------
 
     def drain(self, node: str, *, reason: Said) -> None:
-        """Nothing more starts there; what runs goes on."""
+        """Nothing new starts there; running jobs continue."""
 
         drained = NodeDrained(at_s=self._reader.now_s(), node=node, reason=reason)
         self._write(lambda: () if self._is_drained(node) else [drained])
@@ -208,14 +208,14 @@ class Submissions:
     # -- queues ----------------------------------------------------------------------------------------
 
     def set_queues(self, queues: tuple[Quota, ...], *, by: str) -> None:
-        """These, and no others, have quotas and limits. The same again changes nothing."""
+        """Only these queues have quotas and limits. Repeating changes nothing."""
         changed = QueuesSet(at_s=self._reader.now_s(), queues=queues, by=by)
         self._write(lambda: () if self._reader.fleet.queues == queues else [changed])
 
     # -- budgets ---------------------------------------------------------------------------------------
 
     def set_budget(self, name: str, microusd: int | None, asked: BudgetAsked = AS_IT_IS) -> None:
-        """What may be spent; what running leases have come to is part of it."""
+        """What may be spent; the cost of running leases so far counts."""
         self._write(lambda: [checked_budget(self._reader, name, microusd, asked)])
 
     def grant_credit(self, tenant: str, microusd: int, reason: str) -> None:
@@ -223,13 +223,13 @@ class Submissions:
         self._write(lambda: [given])
 
     def note(self, make: Callable[[], Sequence[Event]]) -> Sequence[Event]:
-        """What was seen or asked for, made of the state as it is when it is written; says what was."""
+        """Append events made from the state at the time of writing; returns them."""
         return self._write(make)
 
     # -- the log ---------------------------------------------------------------------------------------
 
     def _change(self, name: str, verb: str, events: Callable[[JobState, int], Sequence[Event]]) -> JobState:
-        """Append what follows from the job as it is now; of an array, from each task that is not over."""
+        """Append what follows from the job's current state; for an array, from each unfinished task."""
         states: Sequence[JobState] = ()
 
         def made() -> Sequence[Event]:
@@ -255,9 +255,9 @@ class Submissions:
     def _append(
         self, make: Callable[[], Sequence[Event]], *, first: Callable[[], None] = lambda: None
     ) -> Sequence[Event]:
-        """Append the events made from the current state, all or none; made again when somebody was faster.
+        """Append the events made from the current state, all or none; retried if another writer was faster.
 
-        `first` is what must be done, outside of the lock, before they may be in the log.
+        `first` must be done, outside the lock, before they may be in the log.
         """
         for _ in range(MAX_CONFLICTS):
             with self._reader.locked():
@@ -272,7 +272,7 @@ class Submissions:
 
 
 def _active(state: JobState) -> JobState:
-    """The same, if anything can still become of it."""
+    """The same, if it is not over."""
     if state.phase in OVER or state.cancel_requested:
         phase = state.phase if state.phase in OVER else say("server.being_cancelled")
         raise Refused(say("server.job_already", name=state.job.job, phase=phase))
@@ -280,7 +280,7 @@ def _active(state: JobState) -> JobState:
 
 
 def _stop_of(state: JobState, reason: Said, *, now_s: int) -> Sequence[Event]:
-    """What ends its lease so that it waits again, if it has one that was not told to end."""
+    """The event that ends its lease so that it waits again, if it has one that was not told to end."""
     lease = state.open_lease
     if lease is None or lease.phase == "ending":
         return ()

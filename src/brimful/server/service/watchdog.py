@@ -1,4 +1,4 @@
-"""What is looked after beside the loop, so that it is seen when the loop itself is stuck."""
+"""Checks that run off the loop, so that they still work when the loop itself is stuck."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_FRAMES = 4
 
 
 class Watchdog:
-    """Names the step that is stuck: of the loop, and of each site's worker. Never waits for anything."""
+    """Names the step that is stuck, of the loop and of each site's worker. Never blocks."""
 
     def __init__(self, health: Health, workers: Callable[[], Collection[Worker]]) -> None:
         self._health, self._workers = health, workers
@@ -42,7 +42,7 @@ class Watchdog:
 
 
 def _frames(thread: int) -> Iterator[str]:
-    """Our own functions that the thread is in, the innermost last."""
+    """Our functions that the thread is in, innermost last."""
     frame = sys._current_frames().get(thread)
     for each in traceback.extract_stack(frame) if frame is not None else ():
         path = Path(each.filename)
@@ -51,7 +51,7 @@ def _frames(thread: int) -> Iterator[str]:
 
 
 class Probe:
-    """Looks whether the database is there and the disks have room. May hang: then that is seen too."""
+    """Checks that the database answers and the disks have room. May hang: that is reported too."""
 
     def __init__(self, health: Health, store: object, folders: Sequence[Path]) -> None:
         self._health, self._store, self._folders = health, store, folders
@@ -60,7 +60,7 @@ class Probe:
         self._health.began_probe()
         gone: Said | None = None
         try:
-            ping = getattr(self._store, "ping", None)  # a store of a test need not be able to
+            ping = getattr(self._store, "ping", None)  # a test's store may not have it
             if ping is not None:
                 ping()
         except BrimfulError as error:

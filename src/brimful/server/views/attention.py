@@ -1,4 +1,4 @@
-"""What somebody should look at: who holds GPUs idle, what fails, who is silent or out of money."""
+"""What needs attention: idle GPUs, failures, silent sites, empty budgets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
 DAY_S = 86400
-OF_ONE_KIND = 5  # at most; the rest is a number
+OF_ONE_KIND = 5  # at most; the rest is a count
 
 
 def attention_view(
     reader: Reader, who: Principal, *, sites: Sequence[SiteAnswer], budgets: Sequence[BudgetAnswer]
 ) -> list[AttentionAnswer]:
-    """The most pressing first. Each has its number of cases and a place to look at."""
+    """Most urgent first. Each has its number of cases and a link."""
     with reader.locked():
         found = [*_sites(sites), *_budgets(budgets), *_idle(reader, who), *_failing(reader, who)]
         return [*found, *_nodes(reader, who)]

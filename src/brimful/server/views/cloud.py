@@ -107,7 +107,7 @@ def _offer(shop: Shop, offer: OfferSeen, refused: tuple[int, int] | None, *, now
 
 
 def plan_view(reader: Reader, job: Job) -> CloudPlanAnswer:
-    """By the sums that the loop itself goes by; nothing is kept of it."""
+    """Uses the same calculation as the loop; stores nothing."""
     with reader.locked():
         now_s, shop, fleet = reader.now_s(), _shop(reader), reader.fleet
         state = JobState(job, -1, -1, now_s, now_s)
@@ -139,7 +139,7 @@ def _verdict(reader: Reader, job: Job, own: list[Pool], places: list[PlaceAnswer
 
 
 def _has_room(reader: Reader, job: Job, pool: Pool) -> bool:
-    """Roughly: whether so many GPUs are free there that it may use. A machine that was bought is not ours."""
+    """Roughly: whether enough GPUs that it may use are free there. A bought machine does not count."""
     counted = reader.fleet.capacity.pools[pool]
     fits = job.rate(pool.gpu) > 0 and too_small(job, pool.gpu) is None
     limit = job.limit_microusd_per_gpu_hour
@@ -172,11 +172,11 @@ def _place(shop: Shop, state: JobState, opening: Opening, *, now_s: int) -> Plac
 
 
 def _chance(shop: Shop, job: Job, offer: OfferSeen, hours: float, *, ready_s: int) -> float | None:
-    """Of being done by the deadline, if it stays there and begins again after each interruption.
+    """Probability of finishing by the deadline, if it stays there and restarts after each interruption.
 
-    Interruptions come at a constant rate, 1 / how long spot is expected to stay; each costs a start, a
-    restart and half of what lies between two checkpoints. So many as fit into the slack are borne: Poisson.
-    Leaves out that the scheduler moves it to firm capacity in time: what brimful does has a better chance.
+    Interruptions have a constant rate, 1 / expected spot lifetime; each costs a start, a restart and half a
+    checkpoint interval. As many as fit into the slack are tolerated: Poisson.
+    Leaves out that the scheduler moves it to firm capacity in time: brimful's actual chance is better.
     """
     if job.deadline_s is None:
         return None
@@ -187,7 +187,7 @@ def _chance(shop: Shop, job: Job, offer: OfferSeen, hours: float, *, ready_s: in
         return 1.0
     each_s = max(1.0, offer.lead_s + job.checkpoint_cost_s + (job.checkpoint_interval_s or 0) / 2)
     if job.checkpoint_interval_s is None:
-        each_s = max(each_s, hours * HOUR_S)  # it begins from nothing
+        each_s = max(each_s, hours * HOUR_S)  # it starts from scratch
     expected, most = hours / shop.stay_hours(offer.pool), min(1000, floor(slack_s / each_s))
     term = total = exp(-expected)
     for n in range(1, most + 1):
@@ -197,7 +197,7 @@ def _chance(shop: Shop, job: Job, offer: OfferSeen, hours: float, *, ready_s: in
 
 
 def check_view(reader: Reader) -> Iterator[ProviderAnswer]:
-    """Not under the lock: machines are asked."""
+    """Must not hold the lock: it contacts machines."""
     for provider in reader.providers:
         with reader.locked():
             cloud = reader.fleet.cloud

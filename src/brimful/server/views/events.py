@@ -1,4 +1,4 @@
-"""The event log as each may read it: everybody sees nodes, and the jobs of their tenant."""
+"""The event log as each caller may read it: everyone sees nodes, and the jobs of their tenant."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from brimful.client.answers import EventAnswer, EventsAnswer
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
-OF_ALL_TENANTS = {"QueuesSet", "ReservedLent"}  # they name them
+OF_ALL_TENANTS = {"QueuesSet", "ReservedLent"}  # they name tenants
 
 
 def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> EventsAnswer:
-    """Up to `limit` events after that place, and where to go on; a place below zero is from the end."""
+    """Up to `limit` events after this position, and where to continue; negative: counted from the end."""
     place = max(0, reader.fleet.seq + after) if after < 0 else after
     rows: list[EventAnswer] = [
         {"seq": row["seq"], "at_s": row["at_s"], "kind": row["kind"], "body": row["body"]}
@@ -37,7 +37,7 @@ def _visible(reader: Reader, who: Principal, rows: Sequence[EventAnswer]) -> Ite
 
 
 def _job_of(body: dict[str, Any]) -> str:
-    """Of which job the event tells; empty where it is of none."""
+    """The event's job; empty if it has none."""
     job = body.get("job")
     if isinstance(job, dict):
         return str(job["job"])

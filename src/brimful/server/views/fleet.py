@@ -35,7 +35,7 @@ def fleet_view(reader: Reader, who: Principal, nodes: Iterable[Node] | None = No
 
 
 def fleet_head(reader: Reader, who: Principal) -> FleetHead:
-    """All that is told of the fleet but its nodes, of which there may be thousands."""
+    """Everything about the fleet except its nodes, of which there may be thousands."""
     with reader.locked():
         fleet = reader.fleet
         gpus = sum(node.gpus for node in fleet.nodes.values())
@@ -44,7 +44,7 @@ def fleet_head(reader: Reader, who: Principal) -> FleetHead:
             trouble = trouble and say("server.trouble_for_operator")
         return {
             "gpus": gpus,
-            "free": sum(len(fleet.free(name)) for name in fleet.nodes),  # of a drained node, none
+            "free": sum(len(fleet.free(name)) for name in fleet.nodes),  # none on a drained node
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
             "policy": reader.policy,
             "market": [] if reader.market is None else [*reader.market.pools],
@@ -87,7 +87,7 @@ def sites_view(reader: Reader, who: Principal) -> list[SiteAnswer]:
 
 
 class PoolRow(TypedDict):
-    """GPUs of one type at one site: sums of what `nodes` of the fleet tells."""
+    """GPUs of one type at one site: sums over `nodes` of the fleet."""
 
     site: str
     gpu: str
@@ -116,7 +116,7 @@ def _pool_rows(reader: Reader) -> list[PoolRow]:
 
 
 def _held(reader: Reader, node: Node) -> int:
-    """By leases, or by somebody who is none of ours: as many as `_node_view` marks as held."""
+    """By leases or by others: the same GPUs that `_node_view` marks as held."""
     ours = {
         gpu
         for lease in reader.fleet.leases_on.get(node.node, {}).values()
@@ -146,11 +146,11 @@ def _node_view(reader: Reader, who: Principal, node: Node) -> NodeAnswer:
         "gpus": [
             {
                 "index": i,
-                # By a lease, or by somebody who is none of ours.
+                # By a lease, or by someone else.
                 "held": i in holders or (offered and i not in free and i not in node.holes),
                 "job": None if lease is None else lease.job,
                 "bad": i in node.holes,
-                # Where a driver says so; MFU is what the job says of itself.
+                # From the driver, if it says; MFU is what the job reports.
                 "memory_used_bytes": use[i].memory_used_bytes,
                 "busy_frac": use[i].busy_frac,
                 "mfu": None if lease is None else reader.samples.mfu(lease, now_s=now_s),
@@ -161,7 +161,7 @@ def _node_view(reader: Reader, who: Principal, node: Node) -> NodeAnswer:
 
 
 def _drained(reader: Reader, node: str) -> str | None:
-    """Why nothing starts there; None where it takes work."""
+    """Why nothing starts there; None if it accepts work."""
     drained = reader.fleet.drained
     return told(drained[node] or "") if node in drained else None
 
@@ -173,7 +173,7 @@ def drain_view(reader: Reader, node: str) -> DrainAnswer:
 
 
 def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
-    """Every queue that has had work, with what of it the asker may see."""
+    """Every queue that has had work, with the part of it that the caller may see."""
     with reader.locked():
         fleet, now_s = reader.fleet, reader.now_s()
         found = tallies(reader, who)

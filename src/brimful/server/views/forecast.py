@@ -1,4 +1,4 @@
-"""What is likely to come: the load of each pool, and how long spot stays."""
+"""Forecasts: the load of each pool, and how long spot lasts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEEK_H = 168
 
 
 class Ahead:
-    """The forecasts of a server: learned once, and from then on only what is new."""
+    """The forecasts of a server: learned once, then updated with what is new."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

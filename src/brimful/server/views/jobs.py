@@ -15,18 +15,18 @@ from brimful.language import Percent, Seconds, count, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
 
-PAST_LOOKED_AT = 5000  # jobs that have left memory, for one page
+PAST_LOOKED_AT = 5000  # jobs that have left memory, per page
 
 
 class Page(NamedTuple):
     views: list[JobAnswer]
-    next_serial: int | None  # where the next page begins; None: this was the last
+    next_serial: int | None  # where the next page starts; None: this was the last
 
 
 def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_array: bool = True) -> JobAnswer:
-    """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again.
+    """`explain` finds out why it waits, which takes a decision; after a change, callers can ask again.
 
-    `with_array` adds up all tasks of its array, which a list of these tasks must not do for each.
+    `with_array` sums over all tasks of its array; a list of those tasks must not do that for each.
     """
     with reader.locked():
         job, now_s = state.job, reader.now_s()
@@ -45,7 +45,7 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_arra
             "delay_s": round(state.delay_s(now_s)),
             "node": lease.node if lease else None,
             "site": lease.site if lease else None,
-            # What is on the ledger, and what the running lease has come to on top of that.
+            # What is on the ledger, and the running lease's cost so far on top.
             "posted_microusd": reader.spent_microusd(job.job),
             "cost_microusd": state.billed_microusd(now_s),
             "predicted": _predicted(state),
@@ -57,7 +57,7 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_arra
 
 
 def promise_view(reader: Reader, state: JobState) -> PromiseAnswer | None:
-    """What was said of its deadline at submit."""
+    """What was promised about its deadline at submit."""
     said, now_s = reader.fleet.told.get(state.job.job), reader.now_s()
     if said is None:
         return None
@@ -117,7 +117,7 @@ def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
 
 
 def _why_running(lease: Lease, *, now_s: int) -> Said | None:
-    """What there is to say of a job that runs: that it will have to leave, or that it does nothing."""
+    """What there is to say about a running job: that it will have to leave, or that it is idle."""
     if lease.notice_s is not None:
         return say("server.notice", left=Seconds(max(0, lease.notice_s - now_s)), reason=lease.notice)
     if lease.idle_since_s is None:
@@ -139,7 +139,7 @@ def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs of a list; what is left out does not matter."""
+    """Filters of a job list; unset ones match everything."""
 
     phases: Collection[str] | None = None
     tenants: Collection[str] | None = None
@@ -172,7 +172,7 @@ def jobs_page(
     fold: bool = False,
     wanted: Wanted | None = None,
 ) -> Page:
-    """Newest first, from the job before that serial on; with `fold` one task stands for its array."""
+    """Newest first, starting before this serial; with `fold` one task stands for its array."""
     wanted = wanted or Wanted()
     only_over = bool(wanted.phases) and OVER.issuperset(wanted.phases or ())
     seen: set[str] = set()
@@ -181,7 +181,7 @@ def jobs_page(
         name = state.job.array
         if not wanted.has(reader, state) or (fold and name in seen):
             return False
-        if name in reader.fleet.gates.arrays:  # of one that has left memory nobody has the sums
+        if name in reader.fleet.gates.arrays:  # an array that has left memory has no totals
             seen.add(name)
         return True
 
@@ -189,7 +189,7 @@ def jobs_page(
         states = (
             state
             for state in reversed(reader.fleet.jobs.values())
-            # Of thousands that are not over, each is passed by quickly.
+            # Skips thousands of unfinished jobs quickly.
             if not (only_over and state.ended_s is None)
             and (before is None or state.serial < before)
             and is_wanted(state)
@@ -215,14 +215,14 @@ def jobs_page(
     views = [job_view(reader, found[serial], with_array=fold) for serial in serials[:limit]]
     for serial, view in zip(serials, views, strict=False):
         view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
-    # Who searches a long past for what is rare gets a short page, and goes on from where it ends.
+    # A search for something rare in a long past gets a short page, and continues from where it ends.
     return Page(views, serials[limit - 1] if len(serials) > limit else stopped)
 
 
 def _past(
     reader: Reader, before: int | None, after: int, tenants: Collection[str] | None, limit: int
 ) -> Iterator[PastJob]:
-    """Jobs that have left memory, newest first, as many as are asked for."""
+    """Jobs that have left memory, newest first, only as many as requested."""
     while page := reader.past_jobs(
         before_serial=before, after_serial=after, limit=limit + 1, tenants=tenants
     ):
@@ -233,9 +233,9 @@ def _past(
 def active_page(
     reader: Reader, *, order: str, after: int = 0, limit: int = 200, fold: bool = False, wanted: Wanted
 ) -> Page:
-    """Jobs that are not over, from the so-manieth on.
+    """Unfinished jobs, from this index on.
 
-    `next`: those that run, then those that wait in the order in which they are tried, then those on hold.
+    `next`: running jobs, then waiting ones in the order in which they are tried, then those on hold.
     """
     with reader.locked():
         fleet, now_s = reader.fleet, reader.now_s()
@@ -248,14 +248,14 @@ def active_page(
         states = _folded(states) if fold else states
         if order != "next":
             states = iter(sorted(states, key=lambda state: (-ORDERS[order](state, now_s), state.serial)))
-        # One more than is shown says whether there are more; the thousands after it are not looked at.
+        # One more than is shown tells whether there are more; the thousands after it are skipped.
         found = list(islice(states, after, after + limit + 1))
         views = [job_view(reader, state, with_array=fold) for state in found[:limit]]
         return Page(views, after + limit if len(found) > limit else None)
 
 
 def _folded(states: Iterable[JobState]) -> Iterator[JobState]:
-    """Of each array the first."""
+    """The first of each array."""
     seen: set[str] = set()
     for state in states:
         if not state.job.array or state.job.array not in seen:

@@ -1,4 +1,4 @@
-"""A job's log in pieces, over all of its leases."""
+"""A job's log in pieces, over all its leases."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whol
 def log_piece(
     reader: Reader, name: str, lease: str | None, *, offset: int, limit: int, rank: int = 0
 ) -> LogAnswer:
-    """A piece of a lease's log, by default the newest one's. `over` says that no more will come.
+    """A piece of a lease's log, by default of the newest lease. `over`: no more will come.
 
-    An offset belongs to a lease: where that one has no more to say and the job has another, the answer is the
-    beginning of the next.
+    An offset belongs to a lease: if that lease has no more output and the job has another, the answer is the
+    start of the next.
     """
     with reader.locked():
         state = reader.job(name)
@@ -52,7 +52,7 @@ def log_piece(
 
 
 def whole_log(reader: Reader, name: str, *, rank: int) -> Iterator[str]:
-    """What is there now, over all leases; what comes later is for who asks again."""
+    """What is there now, over all leases; callers ask again for later output."""
     with reader.locked():
         first = next((each.lease for each in reader.job(name).leases), None)
     lease, place = first, 0

@@ -1,4 +1,4 @@
-"""What was spent, budgets, prices and bills."""
+"""Spending, budgets, prices and bills."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
 
 
 def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
-    """The same with its balances in no order: a server that has had many jobs has as many accounts."""
+    """The same with unsorted balances: a server that has had many jobs has as many accounts."""
     with reader.locked():
         balances = reader.ledger.balances
         if not who.sees_all:
@@ -54,14 +54,14 @@ def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
         return {
             **spend_sums(reader, who),
             "balances": dict(balances),
-            # Of all accounts zero, always; of some it says nothing.
+            # Over all accounts it is always zero; over some it means nothing.
             "sum_microusd": sum(balances.values()) if who.sees_all else None,
             "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
         }
 
 
 def spend_sums(reader: Reader, who: Principal) -> SpendSums:
-    """What of it takes no longer the more jobs are over."""
+    """The parts whose cost does not grow with the number of finished jobs."""
     with reader.locked():
         ledger, seen = reader.ledger, tallies(reader, who).values()
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
@@ -75,7 +75,7 @@ def spend_sums(reader: Reader, who: Principal) -> SpendSums:
 
 
 def _budgets_now(reader: Reader) -> tuple[dict[str, int], dict[str, int]]:
-    """By budget: what is left of it, and what of it is used, running leases counted to this second."""
+    """By budget: what is left and what is used, with running leases counted up to this second."""
     fleet, now_s = reader.fleet, reader.now_s()
     return Money(fleet, now_s=now_s).left, used_microusd(fleet, now_s=now_s)
 
@@ -99,14 +99,14 @@ def _transfers(reader: Reader, who: Principal) -> Iterator[TransferAnswer]:
     for t in islice(reversed(reader.ledger.transfers), TRANSFERS_LOOKED_AT):
         state = reader.fleet.jobs.get(t.job)
         is_seen = who.sees_all or (state is not None and who.sees(state.job.tenant))
-        # A lease that never began is posted with nothing: true, and not worth a line.
+        # A lease that never started is posted with zero: true, but not worth a line.
         if not t.microusd or not (is_seen or _sees_reservation(reader, who, t.reservation)):
             continue
         yield alike(TransferAnswer, t)
 
 
 def budgets_view(reader: Reader, who: Principal, *named: str) -> list[BudgetAnswer]:
-    """Every tenant that has a budget or has spent anything, and those that are named."""
+    """Every tenant that has a budget or has spent anything, and the named ones."""
     with reader.locked():
         ledger, now_s, budgets = reader.ledger, reader.now_s(), reader.fleet.purses.budgets
         left, used = reader.once(_budgets_now)
@@ -127,7 +127,7 @@ def budgets_view(reader: Reader, who: Principal, *named: str) -> list[BudgetAnsw
 
 
 def _budget(budget: Budget, used: int, now_s: int) -> BudgetTermsAnswer:
-    """Of one that renews, with what it will have come to at the end of its period, at its pace so far."""
+    """For a renewing budget also the projected spending at the end of its period, at the pace so far."""
     found = alike(BudgetTermsAnswer, budget)
     found["used_microusd"] = used
     found["expected_microusd"] = found["runs_out_s"] = None
@@ -143,9 +143,9 @@ def _budget(budget: Budget, used: int, now_s: int) -> BudgetTermsAnswer:
 
 
 def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPriceAnswer]:
-    """Every pool with its price now; market pools with their depth, and with history if it is asked for.
+    """Every pool with its current price; market pools with their depth, and with history on request.
 
-    Depth says how many GPUs are asked for at which limit, and not by whom.
+    Depth says how many GPUs are wanted at which limit, but not by whom.
     """
     with reader.locked():
         fleet, prices = reader.fleet, reader.prices()
@@ -170,7 +170,7 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPrice
 
 def _depth(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
     fleet, floor = reader.fleet, reader.floor_microusd(pool)
-    asked: dict[int, list[int]] = {}  # limit -> GPUs held, GPUs wanted besides
+    asked: dict[int, list[int]] = {}  # limit -> GPUs held, additional GPUs wanted
     for lease in fleet.leases_at.get(pool.site, {}).values():
         node = fleet.nodes.get(lease.node)
         if node is not None and node.pool == pool and lease.phase != "ending":
@@ -194,7 +194,7 @@ def _ahead(reader: Reader, pool: Pool) -> list[QuoteAnswer]:
 
 
 def _history(reader: Reader, pool: Pool, since_s: int) -> list[PricePointAnswer]:
-    """From then on, the first one as it stood then; thinned where there are more than a picture can show."""
+    """From then on, the first value as of then; thinned to what a chart can show."""
     line = reader.fleet.prices.get(pool)
     if line is None:
         return []
@@ -213,8 +213,8 @@ def thinned(points: list[PoolPriced], most: int) -> list[PoolPriced]:
 
 
 class Bills:
-    """The invoice of a server. Bills of jobs are not kept in memory before somebody asks for them: then the
-    log is folded once, and from then on only what is new."""
+    """The invoice of a server. Bills by job are not in memory until somebody asks: then the log is folded
+    once, and after that only what is new."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -223,7 +223,7 @@ class Bills:
         self._seq = 0
 
     def view(self, who: Principal, *, by: str, tenant: str | None = None) -> InvoiceAnswer:
-        """Of all teams that it may see, or of this one."""
+        """For all teams that the caller may see, or for this one."""
 
         def is_wanted(team: str) -> bool:
             return who.sees(team) and tenant in (None, team)

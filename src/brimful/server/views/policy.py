@@ -1,4 +1,4 @@
-"""Which policy decides, since when and why; what the others would have done."""
+"""Which policy is active, since when and why; what the others would have done."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _known(seconds: int) -> int | None:
 
 
 def policy_said(reader: Reader) -> Sentence:
-    """For whoever wonders why a job waits: by which policy, since when, on what evidence."""
+    """Explains why a job waits: by which policy, since when, on what evidence."""
     adopted = reader.adopted
     if adopted is None:
         return say("server.policy_configured", policy=reader.policy)

@@ -1,4 +1,4 @@
-"""Reservations, what became of their hours, and what they came to."""
+"""Reservations, how their hours were used, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.server.service.reader import Reader
 
 
 def reservations_view(reader: Reader, who: Principal) -> ReservationsAnswer:
-    """Those of the tenants that one may see: what others have reserved is theirs to know."""
+    """Those of visible tenants: nobody sees what others have reserved."""
     with reader.locked():
         held, now_s = reader.fleet.reservations, reader.now_s()
         every = [*held.ended.values(), *held.by_name.values()]
@@ -34,7 +34,7 @@ def reservations_view(reader: Reader, who: Principal) -> ReservationsAnswer:
 
 def reservation_view(reader: Reader, found: Reservation) -> ReservationAnswer:
     now_s = reader.now_s()
-    each = replace(found)  # counted up to now, and not in the state
+    each = replace(found)  # a copy counted up to now; the state is unchanged
     each.advance(now_s)
     earned = reader.ledger.lent_microusd.get(each.reservation, 0)
     state: Literal["booked", "open", "ended"] = "booked" if now_s < each.start_s else "open"

@@ -1,4 +1,4 @@
-"""Jobs that are not over, counted once for each second and event, however many people look."""
+"""Unfinished jobs, counted once per second and event, however many people look."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Tally:
 
     running: int = 0
     held_gpus: int = 0
-    accruing_microusd: int = 0  # what those that run have come to beyond what is posted
+    accruing_microusd: int = 0  # cost of running jobs beyond what is posted
     microusd_per_hour: int = 0
     waiting: int = 0
     waiting_gpus: int = 0
-    waits_since_s: int | None = None  # the one that waits longest
+    waits_since_s: int | None = None  # of the longest-waiting job
     on_hold: int = 0
 
 
 def tallies(reader: Reader, who: Principal) -> dict[tuple[str, str], Tally]:
-    """By team and queue, of those that this one may see."""
+    """By team and queue, for those that the caller may see."""
     found = reader.once(_tallies)
     return found if who.sees_all else {key: each for key, each in found.items() if who.sees(key[0])}
 

@@ -80,7 +80,7 @@ def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Ite
 
 
 def _price(reader: Reader, state: JobState, lease: Lease) -> Iterator[Sentence]:
-    """What the lease pays, and what that has come to."""
+    """What the lease pays, and its cost so far."""
     if lease.reservation:
         yield say("server.price_reserved", reservation=lease.reservation)
         return
@@ -113,7 +113,7 @@ def pool_view(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
         **alike(PoolAnswer, pool, index),
         "microusd_per_gpu_hour": price,
         "rate": rate,
-        # What an hour of the job's reference work costs there: the number that compares old and new cards.
+        # The cost of an hour of the job's reference work there: comparable between old and new cards.
         "microusd_per_work_hour": round(price * job.gpus / rate) if rate > 0 else None,
         "verdict": told(_verdict(reader, state, pool, price=price, rate=rate)),
     }

@@ -1,1 +1,1 @@
-"""Kubernetes as a site: one Pod for each rank of a lease."""
+"""Kubernetes as a site: one Pod per rank of a lease."""

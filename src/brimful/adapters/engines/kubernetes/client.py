@@ -1,6 +1,6 @@
-"""What is asked of an API server, by the official client; what goes wrong there is ours to say.
+"""Requests to the API server through the official client; its errors become ours.
 
-Answers stay JSON: the client's own classes cost more than the request, with thousands of Pods.
+Answers stay JSON: with thousands of Pods, the client's own classes cost more than the request.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from urllib.parse import urlencode
 from brimful.errors import WorldFailed
 from brimful.language import say, verbatim
 
-LEAST = (1, 27)  # the first whose scheduling gates are on by default
+LEAST = (1, 27)  # the first with scheduling gates enabled by default
 CONNECT_S, ANSWER_S = 3.0, 15.0
 PAGE = 500
 GONE, CONFLICT, INVALID = 404, 409, 422
 REJECTED = (400, 403, INVALID)
-# Of a log: it has not begun, it is not there, or its node does not answer.
+# For a log: the Pod has not started, does not exist, or its node does not answer.
 NO_LOG = (400, GONE, 500, 502, 503, 504)
 
-Thing = dict[str, Any]  # an object of Kubernetes
+Thing = dict[str, Any]  # a Kubernetes object
 Query = Sequence[tuple[str, str]]
 
 
 class Rejected(WorldFailed):
-    """The server understood, and will not have it: by a quota, a policy, or for what is wrong with it."""
+    """The server understood the request and refused it: a quota, a policy or an invalid object."""
 
 
 class Api:
-    """One namespace of one cluster. Connects when it is first asked."""
+    """One namespace of one cluster. Connects on first use."""
 
     def __init__(self, *, site: str, kubeconfig: str, context: str, namespace: str) -> None:
         self._site, self._kubeconfig, self._context = site, kubeconfig, context
@@ -46,7 +46,7 @@ class Api:
         return self._all("/api/v1/nodes")
 
     def bound_pods(self) -> list[Thing]:
-        """Of everybody: those that have a node and are not over."""
+        """Everyone's Pods that are bound to a node and not over."""
         which = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return self._all("/api/v1/pods", [("fieldSelector", which)])
 
@@ -63,16 +63,16 @@ class Api:
         return self._json("GET", self._path("configmaps", name), none_on=(GONE,))
 
     def create(self, thing: Thing) -> Thing | None:
-        """None: one of this name is there already."""
+        """None: the name already exists."""
         return self._json("POST", self._path(f"{thing['kind'].lower()}s"), body=thing, none_on=(CONFLICT,))
 
     def replace_record(self, thing: Thing) -> Thing | None:
-        """None: somebody else has changed it meanwhile."""
+        """None: it was changed in the meantime."""
         path = self._path("configmaps", thing["metadata"]["name"])
         return self._json("PUT", path, body=thing, none_on=(GONE, CONFLICT))
 
     def patch_pod(self, name: str, steps: Sequence[Mapping[str, Any]]) -> None:
-        """A JSON patch: the other kinds merge lists instead of shortening them. 422: it was done before."""
+        """A JSON patch: the other kinds merge lists instead of shortening them. 422: already applied."""
         kind, done = "application/json-patch+json", (GONE, CONFLICT, INVALID)
         self._json("PATCH", self._path("pods", name), body=list(steps), content=kind, none_on=done)
 
@@ -81,7 +81,7 @@ class Api:
         self._json("DELETE", self._path(kind, name), query=query, none_on=(GONE, CONFLICT))
 
     def log(self, pod: str, *, since: str, limit_bytes: int) -> bytes:
-        """Lines with their moments; nothing where there is none to be had."""
+        """Lines with timestamps; empty if there is no log."""
         query = [("timestamps", "true"), ("limitBytes", str(limit_bytes))]
         query += [("sinceTime", since)] if since else []
         return self._ask("GET", f"{self._path('pods', pod)}/log", query=query, none_on=NO_LOG) or b""
@@ -92,7 +92,7 @@ class Api:
         return f"/api/v1/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
     def _all(self, path: str, query: Query = ()) -> list[Thing]:
-        """In pages: the server keeps them consistent."""
+        """In pages, which the server keeps consistent."""
         found: list[Thing] = []
         at = ""
         while True:
@@ -147,7 +147,7 @@ class Api:
             return None
         if not 200 <= answer.status < 300:
             kind = Rejected if answer.status in REJECTED else WorldFailed
-            raise self._failed(f"{answer.status} {_words_of(found)}", kind)
+            raise self._failed(f"{answer.status} {_message_of(found)}", kind)
         return found
 
     @staticmethod
@@ -160,7 +160,7 @@ class Api:
         body: object = None,
         content: str = "application/json",
     ) -> Any:  # noqa: ANN401
-        """By the client's pool, with its credentials, which it renews. What lies above differs by release."""
+        """Uses the client's pool and credentials, which it renews. Its higher layers differ by release."""
         from urllib3 import Timeout
 
         headers = {"Accept": "application/json, */*", "Content-Type": content}
@@ -173,7 +173,7 @@ class Api:
             body=None if body is None else json.dumps(body),
             headers=headers,
             timeout=Timeout(connect=CONNECT_S, read=ANSWER_S),
-            retries=False,  # the site's worker asks again by itself
+            retries=False,  # the site's worker retries by itself
         )
 
     def _connected(self) -> Any:  # noqa: ANN401
@@ -219,7 +219,7 @@ class Api:
         return kind(said, code="kubernetes_failed")
 
 
-def _words_of(answer: bytes) -> str:
+def _message_of(answer: bytes) -> str:
     """What the server said was wrong."""
     try:
         return str(json.loads(answer)["message"])

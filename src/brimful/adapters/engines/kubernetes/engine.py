@@ -1,8 +1,8 @@
 """The Kubernetes engine: brimful decides on which nodes a lease runs, Kubernetes runs it there.
 
-A lease is a record (a ConfigMap), a Secret with its order and one Pod for each rank (manifests.py). In a
-Pod is the runner that every engine has (rank.py). Whatever is needed after a restart is in the cluster; the
-site's folder here keeps logs and the environments of jobs.
+A lease is a record (a ConfigMap), a Secret with its order and one Pod per rank (manifests.py). A Pod runs the
+same runner as every engine (rank.py). Everything needed after a restart is in the cluster; the site's folder
+here holds logs and the environments of jobs.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from brimful.fleet.state import Node
 from brimful.language import Size, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
-AT_ONCE = 8  # requests side by side
+AT_ONCE = 8  # concurrent requests
 TRIES = 5  # to change a record that others change too
-SLOW_LIST_S, REST = 0.2, 10  # a list of everybody's Pods that takes longer rests so many times as long
-PULLS = 8  # running ranks whose logs are brought at each look
-ORPHAN_S = 60.0  # a lease that nobody asks for so long is nobody's
-KEPT_S, SWEEP_S = 7 * 86400, 3600.0  # records of leases that are over, and how often the old ones go
-CODE_BYTES = 16 * manifests.PIECE_BYTES  # of packed code, which the cluster's own database has to hold
+SLOW_LIST_S, REST = 0.2, 10  # after listing all Pods takes longer than this, pause for REST times as long
+PULLS = 8  # running ranks whose logs are fetched at each look
+ORPHAN_S = 60.0  # a lease that nobody has asked about for this long is an orphan
+KEPT_S, SWEEP_S = 7 * 86400, 3600.0  # of records of finished leases, and how often the old ones go
+CODE_BYTES = 16 * manifests.PIECE_BYTES  # limit for packed code, which the cluster's database has to hold
 
 
 def kubernetes_site(site: Site, given: Surroundings) -> KubernetesEngine:
-    """For the entry point `kubernetes`."""
+    """Factory for the entry point `kubernetes`."""
     options = options_of(site, KubernetesOptions)
     for each in options.tolerations:
         toleration(each)
@@ -84,11 +84,11 @@ class KubernetesEngine(ClusterEngine):
         self._places: dict[str, Place] = {}
         self._gone: dict[str, int | None] = {}  # nodes that Kubernetes has given up, and when it did
         self._known_nodes: set[str] = set()
-        self._has_looked = False  # at the nodes, since leases were last looked at
-        self._everybodys: tuple[float, list[Thing]] = (float("-inf"), [])  # until when it will do
-        self._over: dict[str, Observation] = {}  # leases that are over, as their records say
-        self._unasked: dict[str, float] = {}  # open leases that nobody asks for, since when
-        self._waiting: dict[str, float] = {}  # since when a lease waits for the same thing
+        self._has_looked = False  # whether nodes were read since leases were last read
+        self._everybodys: tuple[float, list[Thing]] = (float("-inf"), [])  # valid until, and the Pods
+        self._over: dict[str, Observation] = {}  # finished leases, from their records
+        self._unasked: dict[str, float] = {}  # open leases that nobody asks about, and since when
+        self._waiting: dict[str, float] = {}  # since when a lease has been waiting for the same thing
         self._pulled = 0
         self._swept = float("-inf")
 
@@ -97,7 +97,7 @@ class KubernetesEngine(ClusterEngine):
     def nodes(self) -> Sequence[Node]:
         things, self._has_looked = self._see_nodes(), True
         pods = self._bound_pods()
-        # Where nothing is ours, nothing of ours is asked for: looking needs no rights but to look.
+        # If nothing is ours, do not ask for our objects: watching then needs only read rights.
         lives = (
             {record.name for record in self._records.all(is_open=True)}
             if self._described.mode == "run"
@@ -138,7 +138,7 @@ class KubernetesEngine(ClusterEngine):
         return [node for node in found if inventory.is_selected(node, self._options)]
 
     def _is_living(self, pod: Thing, lives: Collection[str]) -> bool:
-        """Whether it holds its GPUs for a lease of ours that is not over."""
+        """Whether the Pod holds GPUs for a lease of ours that is not over."""
         labels = pod["metadata"].get("labels") or {}
         of = pod["metadata"]["name"].rpartition("-")[0]
         return (
@@ -165,7 +165,7 @@ class KubernetesEngine(ClusterEngine):
     def _start(self, start: Start) -> None:
         found = self._records.find(start.lease)
         if found is not None and found.state != "ordered":
-            return  # it was begun or ended before
+            return  # it was started or ended before
         self._check(start)
         secrets = manifests.secrets(
             self.deployment, start.lease, self._order_of(start), self._archive(start.job)
@@ -202,11 +202,11 @@ class KubernetesEngine(ClusterEngine):
             for name in names:
                 self._records.release(name)
         elif (now := self._records.find(start.lease)) is not None and now.state in ("ending", "over"):
-            # It was stopped meanwhile: what we made has never run.
+            # It was stopped in the meantime: what we created has never run.
             self._records.let_go(names, found.name, secrets=len(secrets))
 
     def _give_up(self, record: Record, pods: Sequence[str], error: Rejected) -> NoReturn:
-        """The cluster does not want it, by a quota or a policy. Nothing of it has run, and nothing will."""
+        """The cluster rejects it because of a quota or a policy. Nothing of it has run or ever will."""
         seen = Observation(lease=record.lease, state="ended", cause="preempted_by_engine", problem=error.said)
         facts = {**record.facts, "over_s": int(time.time()), "ended": look.as_facts(seen)}
         if self._records.write(record.lease, "over", facts, record) is not None:
@@ -254,7 +254,7 @@ class KubernetesEngine(ClusterEngine):
         return found
 
     def checkpoints(self, job: str) -> str:
-        """Nowhere, where neither a store nor a shared folder is named: then they go with the Pod."""
+        """None without a store or a shared folder: checkpoints then go with the Pod."""
         if self._store:
             return below(self._store, job)
         return f"{self._options.folder}/{job}" if self._options.folder else ""
@@ -270,7 +270,7 @@ class KubernetesEngine(ClusterEngine):
         for _ in range(TRIES):
             found = self._records.find(lease)
             if found is None:
-                # One that has not begun never will: whoever wants to start it finds this.
+                # It has not started and never will: a late start finds this record.
                 seen = Observation(lease=lease, state="ended", cause="stopped_by_us")
                 facts = {"why": "stopped", "at_s": int(time.time()), "ended": look.as_facts(seen)}
                 if self._records.write(lease, "over", facts, None) is not None:
@@ -288,7 +288,7 @@ class KubernetesEngine(ClusterEngine):
         raise WorldFailed(say("kubernetes.contended", lease=lease))
 
     def warn(self, lease: str, *, until_s: int | None) -> None:
-        """Brought to its ranks by their kubelets, within about a minute."""
+        """Kubelets deliver it to the ranks within about a minute."""
         found = self._records.find(lease)
         if found is None or found.state != "released":
             return
@@ -305,7 +305,7 @@ class KubernetesEngine(ClusterEngine):
         if not self._has_looked:
             self._see_nodes()
         self._has_looked = False
-        # Pods first: a record is there before its Pods, so one of a lease that is not open is over.
+        # Pods first: a record exists before its Pods, so a Pod without an open lease is over.
         pods = self._records.pods()
         records = {record.lease: record for record in self._records.all(is_open=True)}
         seen = self._look_at_each(
@@ -322,7 +322,7 @@ class KubernetesEngine(ClusterEngine):
         if lease in self._over:
             return [self._over[lease]]
         if record is None or record.state == "ordered":
-            # Nothing of it has run. A start that was cut short is asked for again.
+            # Nothing of it has run. The loop repeats a start that was cut short.
             return [Observation(lease=lease, state="absent")]
         ranks = self._records.ranks(record, pods)
         lost = [rank.node for rank in ranks if not rank.is_over and self._is_gone(rank)]
@@ -334,9 +334,9 @@ class KubernetesEngine(ClusterEngine):
             if why:
                 facts = {**record.facts, "why": why, "reason": reason}
                 record = self._records.write(lease, "ending", facts, record)
-                if record is None:  # somebody else was quicker: see at the next look
+                if record is None:  # someone else was quicker: the next look will tell
                     return []
-        if record.state == "ending":  # also where we died after writing that
+        if record.state == "ending":  # also if we died after writing it
             self._records.end(ranks, grace_s=self._options.grace_s)
         return self._going(record, ranks)
 
@@ -344,12 +344,12 @@ class KubernetesEngine(ClusterEngine):
         return bool(rank.node) and (rank.node in self._gone or rank.node not in self._known_nodes)
 
     def _why_end(self, lease: str, ranks: Sequence[Rank], lost: Sequence[str]) -> tuple[str, str]:
-        """For what a lease that goes on has to be ended by us: its code, and Kubernetes' words."""
+        """Why we must end a running lease: the code, and Kubernetes' words."""
         if lost:
             return "node_lost", ""
         has_failed = any(rank.has_failed for rank in ranks)
         if has_failed or any(rank.is_over and (rank.is_deleted or not rank.end) for rank in ranks):
-            # A gang ends whole: the others would wait for that one for ever.
+            # A gang ends as a whole: the others would wait for the failed rank forever.
             return "rank_failed" if has_failed else "rank_gone", ""
         unbound = next((rank.unbound for rank in ranks if not rank.node and rank.unbound), "")
         stuck = next((rank.waits_for for rank in ranks if rank.node and rank.waits_for), "")
@@ -386,7 +386,7 @@ class KubernetesEngine(ClusterEngine):
         return float(known)
 
     def _close(self, record: Record, ranks: Sequence[Rank], lost: Sequence[str]) -> Observation:
-        """Bring what it printed, write down how it ended, and only then let its Pods go."""
+        """Fetch its output, record how it ended, and only then delete its Pods."""
         for i, rank in enumerate(ranks):
             if rank.pod is not None and rank.node and rank.node not in lost:
                 self._spool.bring(record.lease, i, rank.pod["metadata"]["name"])
@@ -396,7 +396,7 @@ class KubernetesEngine(ClusterEngine):
         seen = look.ended(record, ranks, began=began, lost=lost_at, keeps=keeps)
         facts = {**record.facts, "over_s": int(time.time()), "ended": look.as_facts(seen)}
         if self._records.write(record.lease, "over", facts, record) is None:
-            again = self._records.find(record.lease)  # a stop came between, or another server closed it
+            again = self._records.find(record.lease)  # a stop came in between, or another server closed it
             if again is not None and again.state == "over":
                 seen = look.from_facts(again.facts["ended"])
             else:
@@ -405,7 +405,7 @@ class KubernetesEngine(ClusterEngine):
         self._waiting.pop(record.lease, None)
         self._spool.forget(record.lease)
         if seen.cause == "preempted_by_engine":
-            # Somebody else is about to begin there, or it would be refused there again.
+            # Someone else is about to start there, or it would be refused there again.
             rest_s = HELD_S if seen.started_s is None else float(self._options.pending_s)
             self._held |= dict.fromkeys(record.facts["nodes"], self._clock() + rest_s)
         pods = [rank.pod["metadata"]["name"] for rank in ranks if rank.pod is not None]
@@ -415,7 +415,7 @@ class KubernetesEngine(ClusterEngine):
     # -- besides -----------------------------------------------------------------------------------------
 
     def _tidy(self, leases: Collection[str], records: Mapping[str, Record], pods: Sequence[Thing]) -> None:
-        """What nobody asks for: Pods of leases that are over, leases that nobody knows, old records."""
+        """Removes Pods of finished leases, leases that nobody knows, and old records."""
         names = {record.name for record in records.values()}
         for pod in pods:
             of = pod["metadata"]["name"].rpartition("-")[0]
@@ -440,7 +440,7 @@ class KubernetesEngine(ClusterEngine):
     def _pull_some(
         self, leases: Collection[str], records: Mapping[str, Record], pods: Sequence[Thing]
     ) -> None:
-        """Kubelets keep the last 10 MiB or so of a log: bring what runs in turns."""
+        """Kubelets keep only the last 10 MiB or so of a log, so fetch the running ones in turns."""
         running = [
             (record.lease, i, rank.pod["metadata"]["name"])
             for record in records.values()
@@ -461,7 +461,7 @@ class KubernetesEngine(ClusterEngine):
         return self._spool.read(lease, rank, offset=offset, limit=limit)
 
     def sample(self, lease: str) -> bytes | None:
-        """As of when its log was last brought."""
+        """As of the last fetch of its log."""
         return self._spool.sample(lease)
 
     def seen_jobs(self) -> Sequence[SeenJob]:

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster offer: GPUs of which type, how many others hold, and why not."""
+"""What the nodes of a cluster offer: GPU types, how many others hold, and why a node is closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.adapters.engines.kubernetes.manifests import Place
 from brimful.adapters.engines.kubernetes.options import KubernetesOptions, tolerates
 
 MIG = "nvidia.com/mig-"
-# Labels that name the card: NVIDIA's and AMD's own, and those of clouds.
+# Labels that name the card: those of NVIDIA, AMD and the clouds.
 PRODUCT = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
@@ -25,7 +25,7 @@ OVER = ("Succeeded", "Failed")
 
 
 def places(node: Thing, options: KubernetesOptions) -> Iterator[tuple[str, Place, int]]:
-    """Its name among ours, what that is in Kubernetes, and how many: one for each kind of GPU it has."""
+    """Our name for the place, its Kubernetes resource, and the count: one per kind of GPU on the node."""
     name, has = node["metadata"]["name"], node.get("status", {}).get("allocatable") or {}
     kinds = [each for each in options.resources if each in has]
     kinds += sorted(each for each in has if each.startswith(MIG) and each not in kinds)
@@ -33,7 +33,7 @@ def places(node: Thing, options: KubernetesOptions) -> Iterator[tuple[str, Place
     short = Counter(each.rpartition("/")[2] for each, _ in counted[1:])
     for i, (resource, count) in enumerate(counted):
         vendor, _, kind = resource.rpartition("/")
-        own = kind if short[kind] == 1 else f"{kind}.{vendor}"  # two vendors may call theirs `gpu`
+        own = kind if short[kind] == 1 else f"{kind}.{vendor}"  # two vendors may both use `gpu`
         yield name if i == 0 else f"{name}:{own}", Place(name, resource), count
 
 
@@ -60,7 +60,7 @@ def is_selected(node: Thing, options: KubernetesOptions) -> bool:
 
 
 def why_closed(node: Thing, tolerations: list[dict[str, Any]]) -> str:
-    """In Kubernetes' own words; empty: it takes Pods of ours."""
+    """In Kubernetes' words; empty: the node accepts our Pods."""
     said = []
     spec = node.get("spec") or {}
     ready = _condition(node, "Ready")
@@ -78,7 +78,7 @@ def why_closed(node: Thing, tolerations: list[dict[str, Any]]) -> str:
 
 
 def is_silent(node: Thing) -> bool:
-    """Its kubelet has not been heard for so long that the cluster has given it up."""
+    """Its kubelet has been silent for so long that the cluster has given it up."""
     return _condition(node, "Ready").get("status") == "Unknown"
 
 
@@ -87,14 +87,14 @@ def silent_since_s(node: Thing) -> int | None:
 
 
 def second_of(text: object) -> int | None:
-    """Of a moment as Kubernetes writes it."""
+    """Seconds of a Kubernetes timestamp."""
     with contextlib.suppress(TypeError, ValueError):
         return int(datetime.fromisoformat(str(text)).timestamp())
     return None
 
 
 def held(pods: Iterable[Thing]) -> Counter[Place]:
-    """GPUs and slices that these Pods hold. One that is over holds none."""
+    """GPUs and slices that these Pods hold. A finished Pod holds none."""
     found: Counter[Place] = Counter()
     for pod in pods:
         spec, node = pod.get("spec") or {}, (pod.get("spec") or {}).get("nodeName")
@@ -105,7 +105,7 @@ def held(pods: Iterable[Thing]) -> Counter[Place]:
 
 
 def asked_for(spec: Thing) -> Counter[str]:
-    """What it has at most at one time: of its containers together, or of the first ones, one by one."""
+    """Its peak request: the sum over its containers, or the largest init container."""
     together: Counter[str] = Counter()
     for each in spec.get("containers") or []:
         together.update(_extended(each))
@@ -124,7 +124,7 @@ def _extended(container: Mapping[str, Any]) -> Counter[str]:
 
 
 def _count(value: object) -> int:
-    """Of an extended resource, a whole number; `2k` and its like do not occur for GPUs."""
+    """Of an extended resource: a whole number; `2k` and the like do not occur for GPUs."""
     text = str(value)
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 

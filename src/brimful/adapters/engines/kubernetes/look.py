@@ -1,4 +1,4 @@
-"""What became of a lease, from its record and what Kubernetes says of its Pods."""
+"""What happened to a lease, from its record and what Kubernetes says about its Pods."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from brimful.language import Plain, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.scheduler.ports import Observation
 
-# Of a Pod's condition DisruptionTarget: its node is gone, rather than wanted by somebody else.
+# Reasons of a Pod's DisruptionTarget condition which mean that the node is gone, not wanted by someone else.
 NODE_GONE = frozenset({"DeletionByPodGC"})
 UNREACHABLE = frozenset({"DeletionByTaintManager"})
 MOST_BYTES = 1 << 60
 
 
 class Rank(NamedTuple):
-    """One Pod of a lease; None: it is not there."""
+    """One Pod of a lease; None: it does not exist."""
 
     pod: Thing | None
 
@@ -48,7 +48,7 @@ class Rank(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it runs: it is done, or left before it had a node."""
+        """Nothing of it runs: it has ended, or was removed before it had a node."""
         done = self.pod is None or self.status.get("phase") in OVER
         return done or (self.is_deleted and not self.node)
 
@@ -64,13 +64,13 @@ class Rank(NamedTuple):
 
     @property
     def end(self) -> Mapping[str, Any]:
-        """Its container's end; nothing where the kubelet told none."""
+        """How its container ended; empty if the kubelet did not say."""
         found = (self.container.get("state") or {}).get("terminated")
         return found or (self.container.get("lastState") or {}).get("terminated") or {}
 
     @property
     def words(self) -> Mapping[str, Any]:
-        """What rank.py left behind: written by a process beside the job, so only plausible facts are used."""
+        """What rank.py left behind. A process beside the job wrote it, so only plausible facts are used."""
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(self.end.get("message") or "{}")
             return found if isinstance(found, dict) else {}
@@ -83,7 +83,7 @@ class Rank(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """By itself, not because somebody ended it."""
+        """Failed by itself, not because someone ended it."""
         return (
             self.is_over
             and bool(self.code)
@@ -101,13 +101,13 @@ class Rank(NamedTuple):
 
     @property
     def unbound(self) -> str:
-        """Why the scheduler has not bound it; empty: it has, or has yet to look."""
+        """Why the scheduler has not bound it; empty: it has, or has not looked yet."""
         found = _condition(self.status, "PodScheduled", "False")
         return str(found.get("message") or found.get("reason") or "") if not self.is_gated else ""
 
     @property
     def waits_for(self) -> str:
-        """On its node, in the kubelet's words."""
+        """What it waits for on its node, in the kubelet's words."""
         found = (self.container.get("state") or {}).get("waiting") or {}
         return ": ".join(str(found[key])[:200] for key in ("reason", "message") if found.get(key))
 
@@ -125,7 +125,7 @@ def ended(
     lost: Mapping[str, int | None],
     keeps: bool,
 ) -> Observation:
-    """`began`: what the first rank printed when it began; `keeps`: checkpoints outlive their Pods.
+    """`began`: what the first rank printed at its start; `keeps`: checkpoints outlive their Pods.
 
     `lost`: nodes that Kubernetes has given up, and when it did.
     """
@@ -134,12 +134,12 @@ def ended(
     cause, problem = _why(record, ranks, first, list(lost))
     words = ranks[0].words
     skew_s = float(record.facts.get("skew_s", 0.0))
-    now_s = int(time.time() + skew_s)  # by their clock: what was seen has happened, whatever they say
+    now_s = int(time.time() + skew_s)  # by their clock: what we saw has already happened, whatever they say
     started_s = _started_s(ranks, began, now_s=now_s)
     ended_s = _ended_s(ranks, started_s, lost, now_s=now_s)
     code = codes[first] if first is not None else (0 if set(codes) == {0} else None)
     if cause in ("preempted_by_engine", "node_lost"):
-        code = None  # who is sent away may have left with 0, and is not done for that
+        code = None  # an evicted job may exit with 0 and still not be finished
     return Observation(
         lease=record.lease,
         state="ended",
@@ -161,7 +161,7 @@ def _why(
 ) -> tuple[Cause, Said | None]:
     why, reason = record.facts.get("why", ""), verbatim(str(record.facts.get("reason")))
     if why == "stopped" and all(rank.code == 0 and _by_itself(rank) for rank in ranks):
-        return "finished", None  # before it heard of our stop
+        return "finished", None  # before it heard our stop
     ours: dict[str, tuple[Cause, Said | None]] = {
         "stopped": ("stopped_by_us", _problem(ranks, first)),
         "handed_back": ("preempted_by_engine", say("kubernetes.handed_back", reason=reason)),
@@ -172,7 +172,7 @@ def _why(
     if lost:
         return "node_lost", say("kubernetes.node_lost", node=", ".join(lost))
     disrupted = next((rank for rank in ranks if rank.disruption and not _by_itself(rank)), None)
-    sent_away = _disrupted(disrupted) if disrupted is not None else _without_an_end(ranks)
+    sent_away = _disrupted(disrupted) if disrupted is not None else _no_end_reported(ranks)
     if sent_away is not None and (disrupted is not None or why != "rank_failed"):
         return sent_away
     if first is None and all(rank.code == 0 for rank in ranks):
@@ -184,31 +184,31 @@ def _disrupted(rank: Rank) -> tuple[Cause, Said]:
     reason = str(rank.disruption.get("reason"))
     if reason in NODE_GONE or (reason in UNREACHABLE and not rank.end):
         return "node_lost", say("kubernetes.node_lost", node=rank.node)
-    return "preempted_by_engine", _sent_away(reason, rank.disruption.get("message"))
+    return "preempted_by_engine", _evicted(reason, rank.disruption.get("message"))
 
 
-def _without_an_end(ranks: Sequence[Rank]) -> tuple[Cause, Said] | None:
-    """Somebody deleted a Pod; or the kubelet refused or evicted it before it began, and says why."""
+def _no_end_reported(ranks: Sequence[Rank]) -> tuple[Cause, Said] | None:
+    """Someone deleted a Pod, or the kubelet refused or evicted it before it started, and says why."""
     those = [
         rank for rank in ranks if not rank.end or rank.is_told or (rank.is_deleted and not _by_itself(rank))
     ]
     if not those:
         return None
     told = next((rank.status for rank in those if rank.status.get("reason")), {})
-    return "preempted_by_engine", _sent_away(str(told.get("reason") or "deleted"), told.get("message"))
+    return "preempted_by_engine", _evicted(str(told.get("reason") or "deleted"), told.get("message"))
 
 
-def _sent_away(reason: str, words: object) -> Said:
+def _evicted(reason: str, words: object) -> Said:
     return say("kubernetes.sent_away", reason=verbatim(reason), words=verbatim(str(words or "-")[:200]))
 
 
 def _by_itself(rank: Rank) -> bool:
-    """Its end came before anybody's wish to end it."""
+    """It ended before anyone asked it to."""
     return bool(rank.words) and not rank.is_told
 
 
 def _first_failed(ranks: Sequence[Rank]) -> int | None:
-    """A rank that was told to leave because another had failed is not the one that failed."""
+    """A rank that was told to leave because another had failed is not the culprit."""
     failed = [
         (rank.is_told, _moment(rank.words.get("at_s")) or MOST_BYTES, i)
         for i, rank in enumerate(ranks)
@@ -240,9 +240,10 @@ def _started_s(ranks: Sequence[Rank], began: Mapping[str, Any], *, now_s: int) -
 def _ended_s(
     ranks: Sequence[Rank], started_s: int | None, lost: Mapping[str, int | None], *, now_s: int
 ) -> int | None:
-    """When the last of them ended; of one whose node was lost, when Kubernetes gave that up.
+    """When the last rank ended; for a lost node, when Kubernetes gave it up.
 
-    Not before its kubelet says so, by the same clock: a job could name a moment at which it was at work.
+    Never earlier than the kubelet says, by the same clock: a job could name a time at which it was still
+    running.
     """
     found = [_moment(rank.words.get("at_s")) for rank in ranks]
     found += [second_of(rank.end.get("finishedAt")) for rank in ranks]
@@ -274,14 +275,14 @@ def _kept_s(
 
 
 def _moment(value: object) -> int | None:
-    """Or bytes; None where it can be neither."""
+    """Also for byte counts; None if the value can be neither."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value <= MOST_BYTES:
         return None
     return int(max(0, value))
 
 
 def as_facts(seen: Observation) -> dict[str, Any]:
-    """As the record keeps it."""
+    """In the form in which the record stores it."""
     return {**asdict(seen), "problem": as_record(seen.problem), "runs_on": []}
 
 
@@ -298,7 +299,7 @@ def from_facts(facts: Mapping[str, Any]) -> Observation:
 
 
 def skew_s(began_s: int, ordered_s: int) -> float:
-    """How far a node's clock is ahead of ours, at least: a lease cannot have begun before we ordered it, nor
-    after we saw that it had. To be kept for its end, so that what it ran is measured by one clock."""
+    """How far a node's clock is ahead of ours, at least: a lease cannot have started before we ordered it,
+    nor after we saw it running. Kept until its end, so that its run time is measured by one clock."""
     ahead_s, behind_s = began_s - int(time.time()), began_s - ordered_s
     return float(ahead_s if ahead_s > 1 else min(0, behind_s + 1))

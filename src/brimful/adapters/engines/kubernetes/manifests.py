@@ -1,14 +1,14 @@
-"""The objects that a lease is in Kubernetes: its record, its order, and a Pod for each rank.
+"""A lease's objects in Kubernetes: its record, its order, and one Pod per rank.
 
-The record is a ConfigMap, and the lease's only truth there. A start creates it, then the Pods, held back by
-a scheduling gate, then says `released` in it, and only then takes the gates away. A stop says `ending` in it.
-Both replace what they have read, so that of two servers one finds out that it is too late, and a lease whose
-Pods are gone is never begun again.
+The record is a ConfigMap and the only source of truth about the lease in the cluster. A start creates the
+record, then the Pods with a scheduling gate, then writes `released` to the record, and only then removes the
+gates. A stop writes `ending`. Both replace the version they read, so that of two servers one learns that it
+is too late, and a lease whose Pods are gone is never started again.
 
-    ordered    Pods may be there; none has run
+    ordered    Pods may exist; none has run
     released   they run as soon as the scheduler has bound them
-    ending     they were told to end; `why` says for what
-    over       `ended` is what became of it; no Pod is kept any more
+    ending     they were told to end; `why` is the reason
+    over       `ended` says how; its Pods are no longer kept
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ DEPLOYMENT, OPEN = "brimful/deployment", "brimful/open"  # labels
 LEASE, NOTICE = "brimful/lease", "brimful/notice"  # annotations
 GATE, FINALIZER = "brimful/gang", "brimful/recorded"
 HERE = "/brimful"  # in the Pod
-PIECE_BYTES = 700 << 10  # of packed code: a Secret holds 1 MiB, and the order is in one too
-MARGIN_S, SENDING_S = 5, 120  # past the grace: to write down its end, and to send its last checkpoint
+PIECE_BYTES = 700 << 10  # of packed code: a Secret holds 1 MiB, and the first also holds the order
+MARGIN_S, SENDING_S = 5, 120  # after the grace: to record its end, and to send its last checkpoint
 SLUG_CHARS = 30
 
 State = Literal["ordered", "released", "ending", "over"]
 
 
 class Place(NamedTuple):
-    """What a node of ours is in Kubernetes."""
+    """Where a node of ours is in Kubernetes."""
 
     node: str
     resource: str
@@ -48,7 +48,7 @@ class Record:
     lease: str
     state: State
     facts: Mapping[str, Any]
-    thing: Thing  # as it was read: its version comes with it
+    thing: Thing  # as read, including its version
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Record:
 
 
 def name_of(deployment: str, lease: str) -> str:
-    """A name for its objects: the same one each time, whatever characters the lease's id has."""
+    """A name for its objects: always the same one, and valid whatever characters the lease id has."""
     slug = re.sub(r"[^a-z0-9]+", "-", lease.lower()).strip("-")[:SLUG_CHARS].strip("-")
     digest = hashlib.sha256(f"{deployment}\0{lease}".encode()).hexdigest()[:12]
     return f"brimful-{slug}-{digest}" if slug else f"brimful-{digest}"
@@ -90,7 +90,7 @@ def read_record(thing: Thing) -> Record:
 
 
 def secret_names(name: str, count: int) -> list[str]:
-    """Of a lease's Secrets: the order is in the first, packed code in as many as it needs."""
+    """Names of a lease's Secrets: the first holds the order, the rest the packed code."""
     return [name, *(f"{name}-code-{i}" for i in range(1, count))]
 
 
@@ -101,7 +101,7 @@ def secrets_of(pod: Thing) -> int:
 
 
 def secrets(deployment: str, lease: str, order: Mapping[str, Any], archive: bytes | None) -> list[Thing]:
-    """What its ranks are told. The job's environment is in the first, and may hold secrets."""
+    """What its ranks are told. The first holds the job's environment, which may contain secrets."""
     pieces = [archive[at : at + PIECE_BYTES] for at in range(0, len(archive), PIECE_BYTES)] if archive else []
     files = [{f"code.{i}": piece} for i, piece in enumerate(pieces)] or [{}]
     files[0]["order.json"] = json.dumps(order).encode()
@@ -219,7 +219,7 @@ def _spec(
 
 
 def _on(node: str) -> Thing:
-    """By name, so that the scheduler still checks what is free there; a Pod bound by us would skip that."""
+    """By node name, so that the scheduler still checks what is free; a Pod that we bound would skip that."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
@@ -235,6 +235,6 @@ def _resources(resource: str, gpus: int, options: KubernetesOptions) -> Thing:
         "memory": f"{options.memory_mib_per_gpu * gpus}Mi" if options.memory_mib_per_gpu else "",
     }
     requests = {key: value for key, value in asked.items() if value}
-    held = {resource: str(gpus)}  # for extended resources the request is the limit
+    held = {resource: str(gpus)}  # for extended resources the request must equal the limit
     memory = {key: value for key, value in requests.items() if key == "memory"}
     return {"limits": {**held, **memory}, "requests": {**held, **requests}}

@@ -1,4 +1,4 @@
-"""What a site of Kubernetes may say in the file of sites."""
+"""The options of a Kubernetes site in the sites file."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
-    image: str = ""  # with brimful and the jobs' own libraries; needed unless the site is only watched
+    image: str = ""  # must have brimful and the jobs' libraries; required unless the site is only watched
     namespace: str = "brimful"
-    kubeconfig: str = ""  # empty: its Pod's service account, else KUBECONFIG or ~/.kube/config
-    context: str = ""  # of the kubeconfig; empty: its current one
-    deployment: str = ""  # whose leases are ours; empty: the id of the site's folder
-    folder: str = ""  # in Pods, on a volume that all nodes share: checkpoints, where no store is named
+    kubeconfig: str = ""  # empty: the Pod's service account, then KUBECONFIG or ~/.kube/config
+    context: str = ""  # in the kubeconfig; empty: the current one
+    deployment: str = ""  # owner of our leases; empty: the id of the site's folder
+    folder: str = ""  # in Pods, on a volume all nodes share: checkpoints if there is no store
     volumes: Mapping[str, str] = field(default_factory=dict)  # path in the Pod -> source, such as pvc:data
-    service_account: str = ""  # of jobs; empty: the namespace's default, and no token in the Pod
+    service_account: str = ""  # for jobs; empty: the namespace's default, without a token in the Pod
     priority_class: str = ""
     runtime_class: str = ""
     pull_secrets: tuple[str, ...] = ()
     tolerations: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")  # key[=value][:effect]
-    node_selector: Mapping[str, str] = field(default_factory=dict)  # nodes without these labels are ignored
-    resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")  # MIG's are found beside them
-    gpu: str = ""  # the type of GPUs on nodes that no label names
-    gpu_types: Mapping[str, str] = field(default_factory=dict)  # a label's or resource's word -> ours
+    node_selector: Mapping[str, str] = field(default_factory=dict)  # only nodes with these labels are used
+    resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")  # MIG resources are found in addition
+    gpu: str = ""  # GPU type on nodes without a label for it
+    gpu_types: Mapping[str, str] = field(default_factory=dict)  # a label's or resource's name -> ours
     rack_label: str = ""
     cpus_per_gpu: int = 0  # 0: no request
     memory_mib_per_gpu: int = 0
-    grace_s: int = 10  # that a job has to save, whoever ends it: as the server's rule
-    pending_s: int = 10  # what the scheduler has not bound after so long is handed back
-    begin_s: int = 600  # what its node has not begun after so long is given up
+    grace_s: int = 10  # time a job has to save, whoever ends it; same as the server's rule
+    pending_s: int = 10  # a Pod that is still unbound after this is handed back
+    begin_s: int = 600  # a Pod that has not started on its node after this is given up
     master_port: int = 29500
-    service: str = "brimful"  # headless, for the ranks of a gang to find each other
+    service: str = "brimful"  # headless, so that the ranks of a gang find each other
     python: str = "python3"  # in the image, with brimful installed
 
 
 def toleration(text: str) -> dict[str, Any]:
-    """As `kubectl taint` writes taints: `key`, `key:NoSchedule`, `key=value:NoSchedule`."""
+    """In the syntax of `kubectl taint`: `key`, `key:NoSchedule`, `key=value:NoSchedule`."""
     rest, _, effect = text.partition(":")
     key, equals, value = rest.partition("=")
     if not key or (effect and effect not in EFFECTS):
@@ -63,7 +63,7 @@ def tolerates(tolerations: list[dict[str, Any]], taint: Mapping[str, Any]) -> bo
 
 
 def volume(path: str, source: str, name: str) -> dict[str, Any]:
-    """Its source is one of SOURCES, and the path absolute."""
+    """The source must be one of SOURCES and the path absolute."""
     kind, _, what = source.partition(":")
     server, _, export = what.partition(":")
     made: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
-"""One rank of a lease, as its Pod runs it: put its order together, then be its runner.
+"""One rank of a lease, as its Pod runs it: assemble its order, then become its runner.
 
 order/     what the server ordered (Secrets): order.json, and code.0, code.1, … with the job's packed code
-told/      notice: until when it may stay (an annotation of the Pod, brought by the kubelet)
+told/      notice: until when it may stay (a Pod annotation, delivered by the kubelet)
 lease/     the folder of the runner (runner.py)
 end        what the kubelet tells the server when the rank is over
 """
@@ -25,12 +25,12 @@ from brimful.errors import BrimfulError
 
 LOOK_S = 1.0
 SAMPLE_S = 5.0  # between two samples
-SAMPLE = b"\x1ebrimful-sample "  # begins one, in the midst of a line of the job's or not
-LINE_BYTES = 4096  # so much is written in one piece, or not at all
-END_BYTES = 4096  # of a container's last words the kubelet takes so many
+SAMPLE = b"\x1ebrimful-sample "  # marks a sample, even in the middle of a line from the job
+LINE_BYTES = 4096  # a sample is written in one piece of at most this size, or not at all
+END_BYTES = 4096  # the kubelet's limit for a termination message
 CODE = "code.tar"
 NO_END = 125  # nobody knows how it ended
-# What the cluster puts into every container is no business of the job's.
+# Variables that the cluster puts into every container and that the job does not need.
 OURS = ("KUBERNETES_", "BRIMFUL_GPUS")
 
 
@@ -58,20 +58,20 @@ def _join(pieces: Sequence[Path], into: Path) -> None:
 
 
 def completed(order: dict[str, Any], here: Path, given: dict[str, str]) -> dict[str, Any]:
-    """With what only the Pod knows: its rank, its image's environment, its own paths."""
+    """Adds what only the Pod knows: its rank, its image's environment, its paths."""
     folder, rank, ranks = here / "lease", int(given["BRIMFUL_RANK"]), int(given["BRIMFUL_WORLD_SIZE"])
     image = {key: value for key, value in given.items() if not key.startswith(OURS)}
     path = order["env"].get("PATH") or image.get("PATH", os.defpath)
     env = {
         **image,
         **order["env"],
-        # Last on the path is the Python that runs brimful: `python` is found where the image has none.
+        # brimful's own Python is last on the path, so that `python` exists even if the image has none.
         "PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}",
         "BRIMFUL_NOTICE": str(folder / "notice.json"),
         "BRIMFUL_SAMPLES": str(folder / samples.NAME),
         **({"WORLD_SIZE": str(ranks)} if ranks > 1 else {}),
     }
-    # The kubelet shows the container its own GPUs only, counted from 0.
+    # The kubelet shows the container only its own GPUs, numbered from 0.
     env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(int(given["BRIMFUL_GPUS"])))))
     checkpoints = order["checkpoints"] or str(folder / "checkpoints")
     env["BRIMFUL_CHECKPOINT_DIR"] = checkpoints
@@ -128,7 +128,7 @@ def _bring_notices(told: Path, folder: Path) -> None:
 
 
 def _print_samples(folder: Path) -> None:
-    """The server has nothing of a Pod but what it prints: what the job's Meter measured goes there too."""
+    """The server sees only what a Pod prints, so Meter samples are printed too."""
     printed = b""
     wait = threading.Event()
     while not wait.wait(SAMPLE_S):

@@ -1,4 +1,4 @@
-"""The objects of a deployment's leases in the cluster: read, and changed one step at a time."""
+"""Reads the objects of a deployment's leases in the cluster and changes them one step at a time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from brimful.adapters.engines.kubernetes.manifests import FINALIZER, GATE, Recor
 
 
 class Records:
-    """Every step may be repeated, and by another server too."""
+    """Every step can be repeated, also by another server."""
 
     def __init__(self, api: Api, deployment: str, *, sends: bool) -> None:
-        """`sends`: ranks need time for their checkpoints after their grace."""
+        """`sends`: ranks need time to send checkpoints after their grace."""
         self._api, self.deployment, self._past_s = api, deployment, manifests.past_grace_s(sends=sends)
 
     def find(self, lease: str) -> Record | None:
@@ -29,7 +29,7 @@ class Records:
     def write(
         self, lease: str, state: State, facts: Mapping[str, Any], before: Record | None
     ) -> Record | None:
-        """None: somebody else wrote first."""
+        """None: someone else wrote first."""
         old = None if before is None else before.thing
         thing = manifests.record(self.deployment, lease, state, facts, before=old)
         made = self._api.create(thing) if before is None else self._api.replace_record(thing)
@@ -45,13 +45,13 @@ class Records:
         return [Rank(named.get(manifests.pod_name(record.name, rank))) for rank in range(count)]
 
     def release(self, pod: str, at: int = 0) -> None:
-        """Take its gate away; the test makes a second request harmless."""
+        """Remove the Pod's gate; the patch's test makes a second request harmless."""
         path = f"/spec/schedulingGates/{at}"
         test = {"op": "test", "path": f"{path}/name", "value": GATE}
         self._api.patch_pod(pod, [test, {"op": "remove", "path": path}])
 
     def release_late(self, ranks: Sequence[Rank]) -> None:
-        """Of a lease that is released: its server died before it could take all gates away."""
+        """For a released lease whose server died before it had removed all gates."""
         for rank in ranks:
             if rank.pod is not None and rank.is_gated:
                 gates = [each["name"] for each in rank.pod["spec"]["schedulingGates"]]
@@ -64,7 +64,7 @@ class Records:
                 self._api.delete("pods", rank.pod["metadata"]["name"], grace_s=grace_s + self._past_s)
 
     def let_go(self, pods: Sequence[str], name: str, *, secrets: int) -> None:
-        """The lease is over, and recorded: nothing of it has to stay."""
+        """The lease is over and recorded: delete all its objects."""
         for pod in pods:
             path = "/metadata/finalizers/0"
             test = {"op": "test", "path": path, "value": FINALIZER}
@@ -74,7 +74,7 @@ class Records:
             self._api.delete("secrets", secret)
 
     def sweep(self, *, before_s: int) -> None:
-        """Records of leases that were over by then."""
+        """Delete records of leases that were over by then."""
         for record in self.all(is_open=False):
             if int(record.facts.get("over_s", record.facts.get("at_s", before_s))) < before_s:
                 self._api.delete("configmaps", record.name)

@@ -1,8 +1,8 @@
-"""What ranks print, brought here piece by piece: Pods and their logs go when a lease is over.
+"""What ranks print, copied here piece by piece: Pods and their logs are deleted when a lease is over.
 
-Kubernetes gives lines since a second, with their moments to the nanosecond; what was brought before is known
-by its moment. `begun.json` is what the runner says of itself when its job begins (runner.py), `sample.json`
-what its Meter measured last (rank.py); neither is in the log.
+Kubernetes returns lines since a given second, with nanosecond timestamps, which tell us what we already have.
+`begun.json` is what the runner says about itself when its job starts (runner.py), `sample.json` the latest
+Meter sample (rank.py); neither is part of the log.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from brimful.adapters.files import NOTE_BYTES, read_json, write_json
 from brimful.files import write_whole
 
 PIECE_BYTES = 4 << 20
-LATEST_S = 1 << 33  # no clock is believed to be further than 2242
-PIECES = 16  # brought at once
+LATEST_S = 1 << 33  # times after 2242 are rejected
+PIECES = 16  # fetched at once
 
 
 class Spool:
@@ -33,11 +33,11 @@ class Spool:
 
     def __init__(self, root: Path, api: Api, *, log_bytes: int) -> None:
         self._root, self._api, self._log_bytes = root, api, log_bytes
-        self._begun: dict[tuple[str, int], Mapping[str, Any]] = {}  # of two thousand, no file is opened
-        self._lock = threading.Lock()  # the site's worker brings, and whoever reads
+        self._begun: dict[tuple[str, int], Mapping[str, Any]] = {}  # saves opening 2,000 files
+        self._lock = threading.Lock()  # both the site's worker and readers fetch
 
     def began(self, lease: str, rank: int) -> Mapping[str, Any]:
-        """Nothing: its job has not begun, as far as was brought."""
+        """Empty: its job has not started, as far as we have fetched."""
         if (lease, rank) not in self._begun:
             found = read_json(self._place(lease, rank) / "begun.json", most_bytes=NOTE_BYTES)
             if found is None:
@@ -46,7 +46,7 @@ class Spool:
         return self._begun[lease, rank]
 
     def forget(self, lease: str) -> None:
-        """It is over: what was kept of it in memory."""
+        """Drop what was kept in memory for a lease that is over."""
         for key in [key for key in self._begun if key[0] == lease]:
             del self._begun[key]
 
@@ -77,11 +77,11 @@ class Spool:
         return samples.read_sample(place) if place.is_dir() else None
 
     def _add(self, place: Path, found: bytes, last: str) -> tuple[str, bool]:
-        """The moment of the last line, and whether there may be more of them now."""
+        """The timestamp of the last line, and whether there may already be more."""
         is_whole = len(found) < PIECE_BYTES
-        lines = io.BytesIO(found).readlines()  # a job's own \r ends none: what is after it has no moment
+        lines = io.BytesIO(found).readlines()  # not splitlines: only \n has a timestamp after it
         if not is_whole and len(lines) > 1:
-            lines.pop()  # it was cut
+            lines.pop()  # incomplete
         new = []
         for line in lines:
             moment, _, text = line.partition(b" ")

@@ -1,7 +1,7 @@
-"""Everybody's Pods as jobs, for a site that is only watched.
+"""Everyone's Pods as jobs, for a site that is only watched.
 
-Pods of one owner that came together are one job: those of a Job, a PyTorchJob or a Ray cluster need their
-GPUs as a whole. Pods that a Job makes one after another are jobs of their own.
+Pods of one owner that were created together are one job: those of a Job, a PyTorchJob or a Ray cluster need
+their GPUs all at once. Pods that a Job creates one after another are separate jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brimful.adapters.engines.kubernetes.client import Thing
 from brimful.adapters.engines.kubernetes.inventory import MIG, OVER, second_of
 from brimful.adapters.engines.kubernetes.options import KubernetesOptions
 
-TOGETHER_S = 5  # Pods of one owner that were made this close to each other are one job
+TOGETHER_S = 5  # Pods of one owner created within this time are one job
 
 
 def jobs_of(pods: Sequence[Thing], options: KubernetesOptions) -> list[SeenJob]:
@@ -26,7 +26,7 @@ def jobs_of(pods: Sequence[Thing], options: KubernetesOptions) -> list[SeenJob]:
                 groups[-1].append(pod)
             else:
                 groups.append([pod])
-    # The first of an owner is named for it: then it keeps its name when its first Pod goes.
+    # An owner's first job is named after the owner, so that its name survives its first Pod.
     return [
         _job(owner if i == 0 else each[0]["metadata"]["uid"], each, options)
         for owner, groups in by_owner.items()
@@ -41,7 +41,7 @@ def _are_together(group: Sequence[Thing], pod: Thing) -> bool:
 
 
 def _job(name: str, pods: Sequence[Thing], options: KubernetesOptions) -> SeenJob:
-    """It has begun when all its Pods have, and is over when all are."""
+    """It starts when all its Pods have started, and is over when all of them are."""
     began = [_began_s(pod) for pod in pods]
     ended = [_ended_s(pod) for pod in pods]
     nodes = {pod["spec"].get("nodeName") for pod in pods} - {None}
@@ -73,7 +73,7 @@ def _made_s(pod: Thing) -> int:
 
 
 def _began_s(pod: Thing) -> int | None:
-    """When its node took it: its GPUs are held from then on, whatever its image takes."""
+    """When its node accepted it: it holds its GPUs from then on, however long the image pull takes."""
     return second_of((pod.get("status") or {}).get("startTime"))
 
 
@@ -86,5 +86,5 @@ def _ended_s(pod: Thing) -> int | None:
         for each in status.get("containerStatuses") or []
     ]
     known = [each for each in ends if each is not None]
-    # Of one that was evicted before it began nobody says when that was: it ran for no time.
+    # Nobody says when a Pod was evicted before it started: it ran for no time.
     return max(known) if known else _began_s(pod) or _made_s(pod)

@@ -1,4 +1,4 @@
-"""What stands on each node of a Ray cluster: a detached actor with the node's agent in it."""
+"""Runs on each node of a Ray cluster: a detached actor around the node's agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RayAgent(NodeAgent):
         threading.Thread(target=self._end_idle, args=(idle_s,), name="idle", daemon=True).start()
 
     def _end_idle(self, idle_s: float) -> None:
-        """A deployment that is gone leaves no agents. What runs here goes on; the next agent finds it."""
+        """A deployment that is gone leaves no agents behind. Jobs keep running; the next agent finds them."""
         import ray
 
         while (left_s := self.asked + idle_s - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
-"""The process that speaks to Ray: `python -m brimful.adapters.engines.ray.bridge FD`.
+"""The process that talks to Ray: `python -m brimful.adapters.engines.ray.bridge FD`.
 
-A driver of Ray cannot live in the server: a head that dies may end the process, and its threads are many. The
-engine (engine.py) asks this one over a pipe, and starts another when it does not answer.
+A Ray driver cannot live in the server: it has many threads, and a dying head may end the process. The engine
+(engine.py) talks to this process over a pipe and starts another one if it does not answer.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from brimful.language import Quoted, say, verbatim
 from brimful.scheduler.ports import Observation, Start
 
 ANSWER_S = 10.0  # for an actor's answer
-LEASE_S = 0.05  # and so much more for each lease that it has to look at or write down
-PLACED_S = 5.0  # for a placement group: then others have the GPUs
-AT_ONCE_S = 1.0  # for the groups of one order, before the next look: most are there by then
-BUSY_S = 30.0  # for an agent with much to do, before a lease is begun there
-HEAD_S = 10  # a driver that cannot reach the head for so long gives up; Ray's default is a minute
-REJOIN_S = 60.0  # nodes that a new head has yet to see have so long to join it
-IDLE_S = 3600.0  # an agent that nobody asks for so long ends itself
+LEASE_S = 0.05  # added for each lease that it has to read or write
+PLACED_S = 5.0  # for a placement group: after that, others have the GPUs
+AT_ONCE_S = 1.0  # for the groups of one order, before the next look: most are placed by then
+BUSY_S = 30.0  # for a busy agent, before a lease is started there
+HEAD_S = 10  # a driver that cannot reach the head for this long gives up; Ray's default is a minute
+REJOIN_S = 60.0  # how long nodes have to join a new head
+IDLE_S = 3600.0  # an agent that gets no request for this long exits
 
 
 class Settings(NamedTuple):
-    """What the bridge is told first."""
+    """The first message to the bridge."""
 
     address: str
     namespace: str  # of this deployment at this site
     folder: str  # on each node
-    node: Node  # like which the cluster's are: site, price, tier
+    node: Node  # template for the cluster's nodes: site, price, tier
     engine: Mapping[str, Any]  # for the engine on each node
     node_ip: str = ""
     idle_s: float = IDLE_S
@@ -64,17 +64,17 @@ class Held(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A lease whose GPUs Ray has yet to give."""
+    """A lease that Ray has not given GPUs yet."""
 
     start: Start
-    given: Mapping[str, Any]  # of a Part, the same for all ranks
+    given: Mapping[str, Any]  # the fields of a Part that are the same for all ranks
     group: Any  # None: one of its nodes is gone
     since: float
 
 
 class Greeted(NamedTuple):
-    port: int  # that its rank 0 may listen at
-    skew_s: float  # how far the node's clock is ahead
+    port: int  # for rank 0 to listen on
+    skew_s: float  # how far ahead the node's clock is
 
 
 class Bridge:
@@ -92,23 +92,21 @@ class Bridge:
         )
         self._ray: Any = ray
         self._set = settings
-        self._agents: dict[
-            str, tuple[str, Any]
-        ] = {}  # by node: its id, which a node that comes back has anew
+        self._agents: dict[str, tuple[str, Any]] = {}  # by node; its id changes when it comes back
         self._orphans = Orphans()
         self._away_since: dict[str, float] = {}
-        self._noticed: dict[str, Said] = {}  # nodes that their cloud takes back
+        self._noticed: dict[str, Said] = {}  # nodes that their cloud is taking back
         self._waiting: dict[str, Waiting] = {}
-        self._never: dict[str, tuple[Waiting, Cause]] = {}  # those that will not begin any more, and why
-        self._failed: dict[str, BrimfulError] = {}  # of starts that were carried out later
+        self._never: dict[str, tuple[Waiting, Cause]] = {}  # leases that will never start, and why
+        self._failed: dict[str, BrimfulError] = {}  # from starts carried out later
 
     # -- nodes -------------------------------------------------------------------------------------------
 
     def _alive(self) -> dict[str, dict[str, Any]]:
-        """By name. The names are stable; ids are those of one life of a node.
+        """Living nodes by name. Names are stable; ids are not: a restarted node gets a new one.
 
-        A node that was started again is there twice until Ray notices that its first life is over: the later
-        one counts. Of two machines with one name nobody could say which has a lease: nothing is said of any.
+        A restarted node is listed twice until Ray notices that the first is dead: the later one counts. If
+        two machines share a name, nobody could say which one has a lease, so neither is reported.
         """
         found: dict[str, dict[str, Any]] = {}
         for each in self._ray.nodes():
@@ -120,14 +118,14 @@ class Bridge:
         return found
 
     def _draining(self, alive: Mapping[str, dict[str, Any]]) -> dict[str, int]:
-        """By name, those that Ray is about to give up, and until when in ms (0: nobody said)."""
+        """Nodes that Ray is draining, by name, and the deadline in ms (0: none given)."""
         from ray._private.state import state
 
         found: Mapping[str, int] = state.get_draining_nodes()
         return {name: found[each["NodeID"]] for name, each in alive.items() if each["NodeID"] in found}
 
     def nodes(self) -> tuple[list[Node], dict[str, Said]]:
-        """What is offered, and by name those that are there and closed, with the reason."""
+        """What is offered, and, by name, nodes that are up but closed, with the reason."""
         from ray._private.state import available_resources_per_node
 
         free, alive = available_resources_per_node(), self._alive()
@@ -154,7 +152,7 @@ class Bridge:
         return made, closed
 
     def _held(self) -> dict[str, Held]:
-        """By lease. A group's name says whose it is: it is all that a new server finds."""
+        """By lease. The group's name says whose it is: a new server finds nothing else."""
         from ray.util.placement_group import get_placement_group
 
         found = {}
@@ -165,11 +163,11 @@ class Bridge:
         return found
 
     def _created(self) -> set[str]:
-        """Leases whose GPUs are there. A wait that is cut short says no on a busy head, whatever is there."""
+        """Leases whose GPUs are placed. On a busy head a wait with a short timeout would say no for all."""
         return {lease for lease, each in self._groups() if each["state"] == "CREATED"}
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Of our leases, as Ray's own table has them."""
+        """Our leases' groups, from Ray's own table."""
         for each in self._ray.util.placement_group_table().values():
             mark, _, rest = str(each["name"]).partition("|")
             if mark == self._set.namespace:
@@ -201,7 +199,7 @@ class Bridge:
     def _ask(
         self, names: Collection[str], method: str, *arguments: object, leases: int = 0
     ) -> dict[str, Any]:
-        """What each node's agent answers; those that do not are left out. `leases`: that it is asked of."""
+        """The answers of agents that answered, by node. `leases`: how many each is asked about."""
         alive = self._alive()
         asked = {n: getattr(self._agent(n, alive), method).remote(*arguments) for n in names if n in alive}
         until, answers = time.monotonic() + ANSWER_S + LEASE_S * leases, {}
@@ -209,7 +207,7 @@ class Bridge:
             try:
                 answers[name] = self._ray.get(each, timeout=max(0.1, until - time.monotonic()))
             except self._ray.exceptions.RayError:
-                self._agents.pop(name, None)  # looked up anew
+                self._agents.pop(name, None)  # look it up again
         return answers
 
     # -- leases ------------------------------------------------------------------------------------------
@@ -220,7 +218,7 @@ class Bridge:
         asked = {each[0].lease for each in starts}
         begun = self._begun([start for start, *_ in starts]) | self._never.keys()
         held = self._held()
-        for start, env, archive in starts:  # all asked for first: they are placed side by side
+        for start, env, archive in starts:  # request all first: they are placed in parallel
             lease = start.lease
             if lease not in begun and lease not in self._waiting:
                 group = held[lease].group if lease in held else self._place(lease, start.parts)
@@ -230,7 +228,7 @@ class Bridge:
         return {lease: self._failed.pop(lease) for lease in asked & self._failed.keys()}
 
     def _begin_placed(self, *, within_s: float) -> None:
-        """Begin those whose GPUs are there; hand back those that have waited too long for them."""
+        """Start those whose GPUs are placed; hand back those that have waited too long."""
         if not self._waiting:
             return
         until = time.monotonic() + within_s
@@ -243,7 +241,7 @@ class Bridge:
                 if lease in placed:
                     greeted = self._greet(each.start)
                     if isinstance(greeted, BrimfulError) and time.monotonic() - each.since < BUSY_S:
-                        continue  # nothing of it has begun, and an agent may have much to do
+                        continue  # nothing of it has started, and an agent may be busy
                     del self._waiting[lease]
                     error = greeted if isinstance(greeted, BrimfulError) else self._start(each, greeted)
                     if error is not None:
@@ -263,7 +261,7 @@ class Bridge:
             self._ray.util.remove_placement_group(each.group)
 
     def _begun(self, starts: Sequence[Start]) -> set[str]:
-        """Leases that were begun before. A gang of which only some were is ended: it can never be whole."""
+        """Leases that were started before. A partly started gang is ended: it can never be complete."""
         asked = [start.lease for start in starts]
         answers = self._ask(list(self._alive()), "begun", asked, leases=len(asked))
         begun = {lease for found in answers.values() for lease in found}
@@ -318,7 +316,7 @@ class Bridge:
         return failed[0] if failed else None
 
     def _devices(self, parts: Parts, group: Any) -> list[tuple[int, ...]]:  # noqa: ANN401
-        """Which GPUs each bundle holds: a task inside it is told."""
+        """Which GPUs each bundle holds: a task inside it finds out."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         asked = [
@@ -374,37 +372,37 @@ class Bridge:
         )
         found = [each for each in looks if each is not None]
         if all_answered:
-            self._hold_again(parts, held)
+            self._reserve_again(parts, held)
             living = {lease for _, those, _ in answers.values() for lease in those}
             for lease in held.keys() - set(leases) - living:  # it ended while we were away
                 self._ray.util.remove_placement_group(held[lease].group)
             return [*found, *unplaced]
-        # Whoever did not answer may have the rest of a gang, or what seems to be nowhere.
+        # A node that did not answer may have the rest of a gang, or the lease that we cannot find.
         whole = {lease for lease, those in parts.items() if those and len(those) == ranks_of(those)}
         return [*(each for each in found if each.lease in whole), *unplaced]
 
     def _away(
         self, leases: Mapping[str, Sequence[str]], held: Mapping[str, Held], alive: Collection[str]
     ) -> set[str]:
-        """Leases of which nothing can be said yet: a head that lost its memory is back before its nodes."""
+        """Leases that nothing can be said about yet: a head that lost its memory is back before its nodes."""
         missing = {lease for lease, names in leases.items() if not set(names) <= set(alive)}
         away, now = missing - held.keys(), time.monotonic()
         self._away_since = {lease: self._away_since.get(lease, now) for lease in away}
         return {lease for lease, since in self._away_since.items() if now - since < REJOIN_S}
 
     def _leave_drained(self, alive: Mapping[str, dict[str, Any]], held: Mapping[str, Held]) -> None:
-        """Leases on nodes that Ray gives up at a known time save meanwhile, and go on elsewhere."""
+        """Leases on nodes that Ray drains at a known time save their work and continue elsewhere."""
         ends_s = {name: ms / 1000 for name, ms in self._draining(alive).items() if ms}
         for each in held.values():
             if going := [name for name in each.nodes if name in ends_s]:
                 left_s = min(ends_s[name] for name in going) - time.time()
-                # One part of the time to save in, one for what was saved to be sent away.
+                # One share of the time to save, one to send what was saved.
                 self._ask(each.nodes, "leave", each.lease, max(KILL_S, int(left_s / SENDING)), going[0])
 
-    def _hold_again(self, parts: Mapping[str, Ranks], held: Mapping[str, Held]) -> None:
-        """A head that lost its memory has forgotten who has which GPUs; the jobs have gone on.
+    def _reserve_again(self, parts: Mapping[str, Ranks], held: Mapping[str, Held]) -> None:
+        """A head that lost its memory has forgotten who holds which GPUs, while the jobs kept running.
 
-        Ray chooses the GPUs by its own numbers: those with the lowest come first, as they did at first.
+        Ray chooses GPUs by its own numbers, lowest first, as it did originally.
         """
         lost = [those for lease, those in parts.items() if lease not in held and _all_run(those)]
         for those in sorted(lost, key=lambda those: min(each.devices for _, each in those.values())):
@@ -433,7 +431,7 @@ class Bridge:
         return None if node is None else self._ask([node], "sample", lease).get(node)
 
     def _node_of(self, lease: str, rank: int) -> str | None:
-        """An agent that nobody had asked for long may have just ended itself: a new one is asked."""
+        """An agent idle for long may have just exited: ask a new one."""
         for _ in range(2):
             alive = list(self._alive())
             ranks = self._ask(alive, "rank_of", lease)
@@ -444,7 +442,7 @@ class Bridge:
 
 
 def _not_placed(waiting: Waiting, cause: Cause | None = None) -> Observation:
-    """`cause`: for which it will not begin any more."""
+    """`cause`: why it will never start."""
     start = waiting.start
     nodes = ", ".join(name for name, _ in start.parts)
     said = say("adapters.ray_not_placed", lease=start.lease, nodes=nodes)
@@ -467,7 +465,7 @@ def main(handle: int) -> int:
     try:
         bridge = Bridge(pipe.recv())
         pipe.send(("ok", None))
-    except Exception as error:  # noqa: BLE001 - whatever Ray raises is told
+    except Exception as error:  # noqa: BLE001 - reported, whatever Ray raises
         pipe.send(("failed", f"{type(error).__name__}: {error}"[:500]))
         return 1
     while True:

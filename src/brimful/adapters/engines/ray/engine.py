@@ -1,4 +1,4 @@
-"""Ray as a site: our side of the pipe to the bridge, and what has to be kept here."""
+"""Ray as a site: our end of the pipe to the bridge, and what must be kept here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from brimful.fleet.state import Node
 from brimful.language import say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
-BEGIN_S = 90.0  # until a bridge has found the cluster
+BEGIN_S = 90.0  # for a bridge to find the cluster
 ANSWER_S = 90.0
 
 
@@ -32,10 +32,10 @@ ANSWER_S = 90.0
 class RayOptions:
     """Keys of a site with `engine = "ray"`."""
 
-    gpu: str = ""  # type of its GPUs, where nodes have no accelerator type
+    gpu: str = ""  # GPU type on nodes without an accelerator type
     folder: str = "~/.brimful/ray"  # on each node: leases, logs, checkpoints
-    python: str = ""  # with Ray and brimful, to speak to the cluster; empty: the server's own
-    node_ip: str = ""  # ours, as the cluster sees it; empty: Ray finds it
+    python: str = ""  # with Ray and brimful, to talk to the cluster; empty: the server's own
+    node_ip: str = ""  # our address as the cluster sees it; empty: Ray detects it
 
 
 class RayEngine(LeaseFolders):
@@ -54,7 +54,7 @@ class RayEngine(LeaseFolders):
         super().__init__(
             folder,
             site=settings.node.site,
-            log_bytes=0,  # each node's agent is told in its settings
+            log_bytes=0,  # each node's agent gets it in its settings
             code=code,
             runs_as=None,
             store=store,
@@ -95,7 +95,7 @@ class RayEngine(LeaseFolders):
         return {**failed, **(self._ask("start", asked, dict(self._store_env)) if asked else {})}
 
     def _placed(self, lease: str) -> Path:
-        """Where it is kept on which nodes a lease is: a head that lost its memory cannot tell."""
+        """The file that records a lease's nodes: a head that lost its memory cannot tell."""
         return self._root / ".placed" / f"{lease}.json"
 
     def _nodes_of(self, lease: str) -> list[str]:
@@ -119,7 +119,7 @@ class RayEngine(LeaseFolders):
         self._ask("warn", lease, until_s)
 
     def checkpoints(self, job: str) -> str:
-        """Without a store only those can fetch it who share the nodes' folder."""
+        """Without a store, only sites that share the nodes' folder can fetch it."""
         return below(self._store, job) if self._store else f"{self._settings.folder}/.checkpoints/{job}"
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
@@ -134,8 +134,8 @@ class RayEngine(LeaseFolders):
 
     # -- the pipe ----------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - what the bridge's method gives
-        with self._lock:  # the site's worker asks, and whoever reads a log
+    def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the bridge method's result
+        with self._lock:  # both the site's worker and log readers use the pipe
             if self._pipe is None:
                 self._begin()
             assert self._pipe is not None
@@ -183,7 +183,7 @@ class RayEngine(LeaseFolders):
         return WorldFailed(say("adapters.ray_failed", **values), code="ray_failed")
 
     def close(self) -> None:
-        """End the bridge; the cluster and what runs there goes on."""
+        """Ends the bridge; the cluster and its jobs keep running."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -197,7 +197,7 @@ def ray_site(site: Site, given: Surroundings) -> RayEngine:
     options = options_of(site, RayOptions)
     if not site.address:
         raise BadInput(say("adapters.ray_needs_address", site=site.site))
-    given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for its identity
+    given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # holds its identity
     node = Node(
         site=site.site,
         node="",

@@ -1,1 +1,1 @@
-"""Slurm as an engine: leases as batch jobs on the nodes that the plan names."""
+"""Slurm as an engine: leases become batch jobs on the nodes that the plan names."""

@@ -1,12 +1,12 @@
-"""A lease as a batch job: its flags, its script, and what the runners under `srun` find in its folder.
+"""A lease as a batch job: its flags, its script, and the files that runners under `srun` find in its folder.
 
 gang.json        the nodes of the ranks, in order
-submitted.json   Slurm's number for it, and when we handed it in
-won              a folder that one job can make: it runs the lease, and no other ever does; `id` is its number
-master.json      the port at which the ranks meet, chosen by the first of them on its own machine
-failed           "RANK CODE" of the rank that failed first: the others end then
-taken            the nodes that the cloud takes back, as their runners heard: all ranks end then
-handed_back.json Slurm kept it waiting, and for what
+submitted.json   its Slurm job id, and when we submitted it
+won              a folder that only one job can create: that job runs the lease; `id` is its number
+master.json      the port where the ranks meet, chosen by the first rank on its machine
+failed           "RANK CODE" of the rank that failed first: then the others end
+taken            nodes that the cloud takes back, as their runners heard: then all ranks end
+handed_back.json Slurm kept it waiting, and why
 ranks/N          the folder of each rank's runner (runner.py), with its log
 """
 
@@ -25,7 +25,7 @@ SECOND_START, TOO_LATE = 213, 214  # exit codes of jobs that ran nothing
 
 
 class Component(NamedTuple):
-    """Nodes of a lease with the same number of GPUs on each: Slurm wants them together."""
+    """Nodes of a lease with the same number of GPUs each: Slurm needs them together."""
 
     nodes: tuple[str, ...]
     gpus: int
@@ -47,9 +47,9 @@ def flags(
     kind: str,
     user: JobUser | None = None,
 ) -> list[str]:
-    """For `sbatch`. Several components are one heterogeneous job: it begins whole or not at all.
+    """For `sbatch`. Several components are one heterogeneous job, which starts as a whole or not at all.
 
-    `user`: whose job it is, where we are root; None: ours.
+    `user`: the job's owner, if we are root; None: us.
     """
     whose = [] if user is None else [f"--uid={user.uid}", f"--gid={user.gid}"]
     said: list[str] = []
@@ -73,9 +73,9 @@ def flags(
 
 
 def script(folder: Path, *, nodes: int, count: int, python: str) -> str:
-    """`mkdir` is atomic on every file system clusters share.
+    """`mkdir` is atomic on every file system that clusters share.
 
-    On one node the batch process becomes the runner: without `srun`, Slurm's signals reach a job once.
+    On one node the batch process becomes the runner: without `srun`, Slurm's signals reach a job only once.
     """
     here = shlex.quote(str(folder))
     rank = f"{shlex.quote(python)} -P -m brimful.adapters.engines.slurm.rank {here}"

@@ -1,4 +1,4 @@
-"""Slurm's command line, with an end to how long each command may take."""
+"""Slurm's command line, with a time limit on each command."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from brimful.scheduler.ports import CannotStart
 
 TIMEOUT_S = 30.0
 SHOWN_CHARS = 300
-MOST_BYTES = 256 << 20  # of what one prints: a million jobs
-MOST_IDS = 500  # in one command
+MOST_BYTES = 256 << 20  # of output: a million jobs
+MOST_IDS = 500  # per command
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SLURM_CONF")
-# What a submission is refused for once and for all. Anything else may pass, as a busy controller does.
+# Permanent reasons to refuse a submission. Anything else may pass, such as a busy controller.
 REFUSED = re.compile(
     r"Invalid|not permitted|Access/permission denied|Requested node configuration is not available"
     r"|violates accounting|Unspecified|unrecognized option|Unable to open file",
@@ -58,29 +58,29 @@ PROCTRACK = re.compile(r"^ProctrackType\s*=\s*(\S+)", re.MULTILINE)
 
 
 class Commands:
-    """`run` raises WorldFailed; so a site that does not answer is never taken for one that has nothing."""
+    """`run` raises WorldFailed, so a site that does not answer is never taken for an empty one."""
 
     def __init__(self, partition: str, through: Sequence[str] = (), users: Sequence[str] = ()) -> None:
-        """`through`: what stands before each command, where Slurm is not on this machine.
+        """`through`: a prefix for each command, if Slurm is not on this machine.
 
-        `users`: whom our jobs run as; none: as whoever runs this.
+        `users`: who our jobs run as; none: the current user.
         """
         self._partition, self._through = partition, list(through)
         self._whose = f"--users={','.join(users)}" if users else "--me"
 
     def nodes(self) -> list[NodeRow]:
         chosen = ("-p", self._partition) if self._partition else ()
-        mark = f"#{secrets.token_hex(4)}"  # no digit first: that would belong to a field's width
+        mark = f"#{secrets.token_hex(4)}"  # must not start with a digit, which would extend a field's width
         fields = ",".join(f"{each}{mark}" for each in NODE_FIELDS)
         found = list(nodes_from(self.run("sinfo", "-h", "-N", *chosen, "-O", fields), mark=mark))
-        if not found:  # sinfo says nothing, and 0, of a partition that is not there
+        if not found:  # sinfo prints nothing and exits with 0 for a missing partition
             known = ", ".join(sorted(set(self.run("sinfo", "-h", "-o", "%R").split())))
             said = say("slurm.no_nodes", partition=Quoted(self._partition), known=known)
             raise WorldFailed(said if self._partition else say("slurm.no_gpus"), code="slurm_no_nodes")
         return found
 
     def jobs(self, prefix: str) -> list[JobRow]:
-        """Ours that Slurm remembers: the controller sends those of our users only."""
+        """Our jobs that Slurm remembers: the controller sends only those of our users."""
         mark = f"{secrets.token_hex(4)}|"  # nobody can have put it into a name
         text = self.run("squeue", "-h", self._whose, "-t", "all", "-o", f"{mark}{JOB_FORMAT}")
         return list(jobs_from(marked(text, mark), prefix=prefix))
@@ -93,10 +93,10 @@ class Commands:
         try:
             return racks_from(self.run("scontrol", "-o", "show", "topology"))
         except WorldFailed:
-            return {}  # this site has no topology
+            return {}  # no topology at this site
 
     def signals_reach_all(self) -> bool:
-        """Whether what Slurm signals is every process of a job, or only the group of the first."""
+        """Whether Slurm signals every process of a job, or only the first one's group."""
         try:
             found = PROCTRACK.search(self.run("scontrol", "show", "config"))
         except WorldFailed:
@@ -104,7 +104,7 @@ class Commands:
         return found is not None and found[1] != "proctrack/pgid"
 
     def clock_s(self) -> int | None:
-        """What the controller's clock says, if it does."""
+        """The controller's clock, if it tells."""
         try:
             found = SERVER_TIME.search(self.run("sdiag"))
         except WorldFailed:
@@ -112,7 +112,7 @@ class Commands:
         return None if found is None else int(found[1])
 
     def ends(self, jobs: Sequence[str]) -> list[EndRow]:
-        """What accounting kept of these, where the site keeps any: in a database, or in a file."""
+        """What accounting kept of these, if the site keeps any, in a database or in a file."""
         mark = secrets.token_hex(4)
         asked = ("sacct", "-X", "-n", "-P", f"--delimiter={mark}", "-o", END_FIELDS, "-j")
         found: list[EndRow] = []
@@ -122,7 +122,7 @@ class Commands:
         return found
 
     def submit(self, flags: Sequence[str], script: str) -> str:
-        """The job's number. CannotStart where Slurm will never take it."""
+        """The job's number. CannotStart if Slurm will never accept it."""
         try:
             said = self.run("sbatch", "--parsable", *flags, given=script)
         except WorldFailed as error:
@@ -130,13 +130,13 @@ class Commands:
                 raise CannotStart(error.said) from error
             raise
         job = said.strip().partition(";")[0]
-        if not job.isdecimal():  # it may have been taken all the same: the next look finds it by its name
+        if not job.isdecimal():  # it may have been accepted all the same: the next look finds it by name
             raise strange("sbatch", said)
         return job
 
     def wake(self, jobs: Sequence[str]) -> None:
-        """Have their runners look for what was written down. All of a job's processes get the signal, and
-        SIGURG is one that nobody heeds who does not wait for it."""
+        """Make their runners look for new files. All of a job's processes get the signal; SIGURG is ignored
+        by any process that does not handle it."""
         self._each(jobs, "--full", "--signal=URG")
 
     def cancel_pending(self, jobs: Sequence[str]) -> None:
@@ -147,12 +147,12 @@ class Commands:
 
     def _each(self, jobs: Sequence[str], *flags: str) -> None:
         for some in _slices(jobs):
-            # Its exit code says as much of a job that is over as of one that could not be reached.
+            # Its exit code does not tell a job that is over from one that could not be reached.
             self.run("scancel", "--quiet", *flags, *some, may_fail=True)
 
     def run(self, *command: str, given: str = "", may_fail: bool = False) -> str:
         names = (*PASSED_ON, *ssh.PASSED_ON) if self._through else PASSED_ON
-        env = {key: os.environ[key] for key in names if key in os.environ}  # the server's secrets are not
+        env = {key: os.environ[key] for key in names if key in os.environ}  # without the server's secrets
         env["TZ"] = "UTC"
         full = [*self._through, shlex.join(("env", "TZ=UTC", *command))] if self._through else command
         try:
@@ -178,7 +178,7 @@ class Commands:
 
 
 def _run(command: Sequence[str], given: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """With an end to how long it takes, and to how much of what it prints is read."""
+    """With limits on its run time and on how much output is read."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
         asked.write(given.encode())
         asked.seek(0)
@@ -187,7 +187,7 @@ def _run(command: Sequence[str], given: str, env: Mapping[str, str]) -> subproce
         ) as process:
             late = threading.Event()
 
-            def end() -> None:  # with all that it started: who holds the pipe would keep us waiting
+            def end() -> None:  # with all its children: one that holds the pipe would block us
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
@@ -217,7 +217,7 @@ def commands_at(site: Site, options: SlurmOptions, users: Sequence[str] = ()) ->
         return Commands(options.partition, users=users)
     if not ssh.ADDRESS.fullmatch(site.address):
         raise BadInput(say("sites.bad_value", site=site.site, key="address", value=Quoted(site.address[:60])))
-    # Short: the name of a socket has 107 characters at most.
+    # Short: a socket's path has at most 107 characters.
     sockets = Path(tempfile.mkdtemp(prefix="brimful-ssh-"))
     atexit.register(shutil.rmtree, sockets, ignore_errors=True)
     return Commands(options.partition, ssh.ssh_to(site.address, *ssh.shared(sockets), *options.ssh), users)

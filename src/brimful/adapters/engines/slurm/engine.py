@@ -1,8 +1,8 @@
 """The Slurm engine: brimful decides where a lease runs, Slurm runs it there.
 
-Slurm is asked by its own commands. A lease is a batch job named `brimful:<deployment>:<lease>` on the nodes
-that were decided; under `srun` each rank has the runner that every engine has (runner.py). Slurm chooses the
-GPUs of a node: nodes are filled by count.
+We use Slurm's own commands. A lease is a batch job named `brimful:<deployment>:<lease>` on the chosen nodes;
+under `srun` each rank has the same runner as in every engine (runner.py). Slurm chooses the GPUs of a node,
+so nodes are filled by count.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from brimful.job import read_plain
 from brimful.language import os_words, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
-SUBMITS_AT_ONCE = 4  # sbatch is 55 a second one by one, 84 with four (22.05, measured)
-TAKEN_S = 300.0  # a node that its cloud takes back is gone by then, and Slurm has seen it
+SUBMITS_AT_ONCE = 4  # sbatch does 55 a second in sequence, 84 with four (22.05, measured)
+TAKEN_S = 300.0  # by then a node that its cloud takes back is gone, and Slurm has noticed
 MOST_RANKS = 4096
 NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)  # of a job
-LATE_S = 5  # past its grace, a job that its runner has not ended is ended by Slurm
+LATE_S = 5  # past its grace, Slurm ends a job that its runner has not ended
 RACKS_S = CLOCK_S = 300.0
-CLOCK = ".clock.json"  # kept, so that what a lease ran is measured by one clock
-SILENT_S = 600  # a tenant's runner that does not say so long that it has begun: Slurm's word will do
+CLOCK = ".clock.json"  # stored, so that a lease's run time is measured by one clock
+SILENT_S = 600  # if a tenant's runner has not reported its start for this long, Slurm's word counts
 
 
 def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
-    """For the entry point `slurm`."""
+    """Factory for the entry point `slurm`."""
     options = options_of(site, SlurmOptions)
     needs_nothing_else(replace(site, mode="run", address=""))
     runs_as = given.runs_as(1)
@@ -92,22 +92,22 @@ class SlurmEngine(ClusterEngine):
         self._prefix = f"brimful:{self.identity[:8]}:"
         self._rows: dict[str, NodeRow] = {}
         self._racks: tuple[float, dict[str, str]] = (float("-inf"), {})
-        self._jobs: dict[str, list[JobRow]] | None = None  # by lease, as of a poll that nobody has used yet
-        self._ours: dict[str, JobRow] | None = None  # that have GPUs, by number, as of the last poll
-        self._on: Counter[str] = Counter()  # GPUs of ours on each node, as of then
-        self._most: dict[str, int] = {}  # GPUs that others have on each node, at most
+        self._jobs: dict[str, list[JobRow]] | None = None  # by lease, from a poll that nobody has used yet
+        self._ours: dict[str, JobRow] | None = None  # with GPUs, by number, as of the last poll
+        self._on: Counter[str] = Counter()  # our GPUs on each node, as of then
+        self._most: dict[str, int] = {}  # upper bound on the GPUs that others hold on each node
         self._least: dict[str, int] = {}
         self._hears: bool | None = None  # whether Slurm's signals reach every process of a job
         self._lived: set[str] = set()  # jobs that were not over at the last look
-        self._told: dict[str, list[JobRow]] = {}  # leases that were told to run, and what Slurm said of them
+        self._told: dict[str, list[JobRow]] = {}  # leases reported as running, and what Slurm said about them
         self._pending: dict[str, float] = {}  # since when we have seen it wait
-        self._parts: dict[str, Parts] = {}  # what they were ordered on: a tenant's file may say anything
-        self._late: dict[str, float] = {}  # of leases that were told to stop: when Slurm is to end them
+        self._parts: dict[str, Parts] = {}  # as ordered: a tenant's file may say anything
+        self._late: dict[str, float] = {}  # stopped leases: when Slurm should end them
         self._skew_s = float((facts(root / CLOCK) or {}).get("skew_s", 0.0))  # of the controller's clock
         self._clock_asked = float("-inf")
 
     def admit(self, tenant: str) -> None:
-        """Slurm keeps users apart: where each tenant has its own, they may share the site."""
+        """Slurm separates users: tenants with separate users may share the site."""
         if tenant not in self._tenants.users:
             super().admit(tenant)
 
@@ -130,7 +130,7 @@ class SlurmEngine(ClusterEngine):
         return self._kept([self._node(row) for row in rows if self._is_open(row)])
 
     def _compare_clocks(self) -> None:
-        """As far as a clock that tells whole seconds, and an answer that took its time, allow."""
+        """As precisely as a clock with whole seconds and a slow answer allow."""
         if self._clock() - self._clock_asked < CLOCK_S:
             return
         self._clock_asked, before_s = self._clock(), time.time()
@@ -145,7 +145,7 @@ class SlurmEngine(ClusterEngine):
             write_json(self._root / CLOCK, {"skew_s": self._skew_s})
 
     def _hold_lost_nodes(self) -> None:
-        """Where Slurm sent a lease away, somebody else is about to begin, whatever it says is free now."""
+        """Where Slurm evicted a lease, someone else is about to start, whatever it reports as free."""
         rows = [row for those in (self._jobs or {}).values() for row in those]
         until = self._clock() + self._options.pending_s
         for row in rows:
@@ -154,11 +154,12 @@ class SlurmEngine(ClusterEngine):
         self._lived = {row.name for row in rows if row.state in look.LIVING}
 
     def _count_strangers(self, before: Mapping[str, JobRow]) -> None:
-        """What is used on each node less what is ours: at least, and at most.
+        """GPUs in use on each node minus ours: a lower and an upper bound.
 
-        Slurm is asked for our jobs before and after it is asked for the nodes. One that began or ended in
-        between may be in what is used, or not. Nodes are offered by the most, so that none is promised twice;
-        a lease that waits is handed back by the least, so that none goes for what our own jobs do.
+        We ask Slurm for our jobs before and after asking for the nodes. A job that started or ended in
+        between may or may not be counted. Nodes are offered by the upper bound, so that none is promised
+        twice; a waiting lease is handed back by the lower bound, so that none is handed back because of our
+        own jobs.
         """
         now = self._ours or {}
         certain = {number: row for number, row in now.items() if row.state not in PASSING}
@@ -175,14 +176,14 @@ class SlurmEngine(ClusterEngine):
     def _node(self, row: NodeRow) -> Node:
         return self._offer(
             row.node,
-            gpu=self._own_word(row.gpus.kind),
+            gpu=self._catalog_gpu(row.gpus.kind),
             gpus=row.gpus.total,
             foreign=self._most[row.node],
             ours=self._on[row.node],
             rack=self._rack(row.node),
         )
 
-    def _own_word(self, kind: str) -> str:
+    def _catalog_gpu(self, kind: str) -> str:
         return catalog_name(self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu")
 
     def _is_open(self, row: NodeRow) -> bool:
@@ -213,7 +214,7 @@ class SlurmEngine(ClusterEngine):
         for row in self._commands.jobs(self._prefix):
             lease = row.name.removeprefix(self._prefix)
             if not self._tenants.is_owner(self._root / Path(lease).name, row.uid):
-                continue  # a tenant calls a job of its own as if it were another's lease
+                continue  # a tenant named its own job like another's lease
             jobs.setdefault(lease, []).append(row)
             if row.state in HOLDING:
                 ours[row.number] = row
@@ -223,14 +224,14 @@ class SlurmEngine(ClusterEngine):
     # -- start -------------------------------------------------------------------------------------------
 
     def start(self, starts: Sequence[Start]) -> Failures:
-        """A lease whose job Slurm has is begun, also where we died before we could write that down."""
+        """If Slurm has a job for the lease, it has started, even if we died before recording that."""
         if not starts:
             return {}
         known, self._jobs = self._poll(), None
         if self._hears is None:
             self._hears = self._commands.signals_reach_all()
         begin = lambda start: self._start(start, known.get(start.lease, []))  # noqa: E731
-        self._ours = None  # what begins now is no stranger's at the next look
+        self._ours = None  # a job that starts now is not a stranger's at the next look
         with ThreadPoolExecutor(SUBMITS_AT_ONCE) as pool:
             return each_lease(begin, {each.lease: each for each in starts}, pool.map)
 
@@ -324,7 +325,7 @@ class SlurmEngine(ClusterEngine):
     # -- stop --------------------------------------------------------------------------------------------
 
     def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
-        """Written down first: runners see it within a second, also while the controller is away."""
+        """Written to disk first: runners see it within a second, even while the controller is down."""
         new: set[str] = set()
 
         def ask(lease: str) -> None:
@@ -341,7 +342,7 @@ class SlurmEngine(ClusterEngine):
             is_late = self._clock() > self._late.setdefault(lease, self._clock() + grace_s + LATE_S)
             if lease in new or any(row.state in look.WAITING for row in rows):
                 ids.extend(its)
-            elif is_late or lease in failed:  # a folder that is full or read-only keeps no job from its stop
+            elif is_late or lease in failed:  # a full or read-only folder must not prevent a stop
                 late.extend(_base(row.job) for row in rows if row.state != "COMPLETING")
         if ids:
             self._commands.cancel_pending(ids)
@@ -351,7 +352,7 @@ class SlurmEngine(ClusterEngine):
         return failed
 
     def _write_stop(self, lease: str, *, grace_s: int) -> bool:
-        """Where nothing has begun too: a job that comes too late finds this. Whether it is new."""
+        """Also if nothing has started: a job that comes too late finds this. Returns whether it is new."""
         folder = self._folder(lease)
         stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
         with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
@@ -401,7 +402,7 @@ class SlurmEngine(ClusterEngine):
         if self._notices:
             self._hold_taken(folder / TAKEN, {node for row in rows for node in row.nodes})
         if rows and self._told.get(lease) == rows and rows[0].state in ("RUNNING", "PENDING"):
-            return  # nothing new: of two thousand that run or wait, no file is opened
+            return  # nothing new: saves opening a file for each of 2,000 leases
         submitted = facts(folder / "submitted.json")
         if not rows and submitted is None and not (folder / "won").exists():
             yield Observation(lease=lease, state="absent")
@@ -429,14 +430,14 @@ class SlurmEngine(ClusterEngine):
             yield look.waiting(lease, "")
 
     def _is_silent(self, span: Span) -> bool:
-        """A tenant whose runner never says that it runs would have its GPUs, and no bill, until it ends."""
+        """A tenant whose runner never reports its start would hold GPUs unbilled until it ends."""
         began_s = time.time() if span.began_s is None else span.began_s - self._skew_s
         return bool(self._tenants.users) and time.time() - began_s > SILENT_S
 
     def _hold_taken(self, taken: Path, own: Collection[str]) -> None:
-        """Runners alone hear what a cloud says of a node, while it still runs; Slurm goes on offering it.
+        """Only runners hear that a cloud takes a node back while it still runs; Slurm keeps offering it.
 
-        `own`: the lease's nodes. Its tenant could write anybody's there, and date it as it likes.
+        `own`: the lease's nodes. Its tenant could write any node and any date there.
         """
         with contextlib.suppress(FileNotFoundError):
             age_s = max(0.0, time.time() - taken.lstat().st_mtime)
@@ -446,7 +447,7 @@ class SlurmEngine(ClusterEngine):
                 self._held[node] = max(self._held.get(node, 0.0), until)
 
     def _is_clear(self, folder: Path, ranks: Sequence[look.Rank]) -> bool:
-        """Whether its runners alone say how it ended: who was told to end, and not by us, Slurm sent away."""
+        """Whether its runners alone say how it ended: one told to end, not by us, was evicted by Slurm."""
         if not all(rank.ended for rank in ranks):
             return False
         return (
@@ -460,12 +461,12 @@ class SlurmEngine(ClusterEngine):
         return max(1, min(len(nodes), MOST_RANKS)) if isinstance(nodes, list) else 1
 
     def _ranks(self, folder: Path) -> list[Path]:
-        """Those of which there is a folder; a tenant may have put any number of others beside them."""
+        """Ranks that have a folder; a tenant may have put any number of others beside them."""
         places = (folder / "ranks" / str(rank) for rank in range(self._count(folder, None)))
         return [place for place in places if place.is_dir()]
 
     def _remembered(self, leases: Sequence[str]) -> Iterator[tuple[str, LookAt]]:
-        """Of leases that the controller has forgotten: what their runners and accounting kept."""
+        """For leases that the controller has forgotten: what their runners and accounting kept."""
         ids = {}
         for lease in leases:
             with self._as_tenant(lease):
@@ -475,7 +476,7 @@ class SlurmEngine(ClusterEngine):
 
         def look_at(lease: str) -> list[Observation]:
             folder, rows = self._folder(lease), ends.get((ids[lease], lease), [])
-            # Of the parts of a heterogeneous job the one that did not come to its end says why.
+            # The part of a heterogeneous job that did not complete says why.
             state = next((row.state for row in rows if row.state != "COMPLETED"), "COMPLETED" if rows else "")
             with self._as_tenant(lease):
                 ranks = look.ranks_of(folder, self._count(folder, None))
@@ -484,14 +485,14 @@ class SlurmEngine(ClusterEngine):
         return ((lease, look_at) for lease in ids)
 
     def _kept_ends(self, jobs: Sequence[str]) -> dict[tuple[str, str], list[EndRow]]:
-        """By job and lease: a controller that lost its memory gives a number to somebody else's job too."""
+        """By job and lease: a controller that lost its memory reuses numbers for other jobs."""
         found: dict[tuple[str, str], list[EndRow]] = {}
         for row in self._commands.ends(jobs) if jobs else []:
             found.setdefault((_base(row.job), row.name.removeprefix(self._prefix)), []).append(row)
         return found
 
     def _hand_back(self, leases: Collection[str], jobs: Mapping[str, Sequence[JobRow]]) -> None:
-        """What Slurm keeps waiting behind others: its GPUs are not there, and elsewhere there may be some."""
+        """Leases that Slurm keeps waiting behind others: other GPUs may be free elsewhere."""
         now, ids = self._clock(), []
         for lease in leases:
             since, rows = self._pending.get(lease), jobs.get(lease)
@@ -505,25 +506,25 @@ class SlurmEngine(ClusterEngine):
             with contextlib.suppress(OSError), self._as_tenant(lease):
                 write_json(folder / "handed_back.json", {"reason": rows[0].reason})
                 ids.append(_base(rows[0].job))
-            if not taken:  # for a reason that is not in our sight
+            if not taken:  # for a reason that we cannot see
                 self._held |= dict.fromkeys((node for node, _ in parts), now + HELD_S)
         if ids:
             self._commands.cancel_pending(ids)
 
     def _are_taken(self, parts: Parts) -> bool:
-        """Whether others have the GPUs that it waits for."""
+        """Whether others hold the GPUs that it waits for."""
         rows = ((self._rows.get(node), len(gpus)) for node, gpus in parts)
         return any(row and gpus > row.gpus.total - self._least[row.node] for row, gpus in rows)
 
     def seen_jobs(self) -> list[SeenJob]:
-        """Of arrays each task; of those, and of heterogeneous jobs, each number once, with when it came."""
+        """Array tasks and heterogeneous parts count as separate jobs."""
         return [
             SeenJob(
-                job=f"{row.job}-{row.submitted_s}",  # a controller that lost its memory gives numbers again
+                job=f"{row.job}-{row.submitted_s}",  # a controller that lost its memory reuses numbers
                 user=row.user,
                 gpus=row.gpus.total * row.nodes,
                 nodes=row.nodes,
-                gpu=self._own_word(row.gpus.kind) if row.gpus.kind else "",
+                gpu=self._catalog_gpu(row.gpus.kind) if row.gpus.kind else "",
                 submitted_s=row.submitted_s,
                 started_s=row.started_s,
                 ended_s=row.ended_s,
@@ -552,7 +553,7 @@ class SlurmEngine(ClusterEngine):
 
 
 def _base(job: str) -> str:
-    """Of the parts of a heterogeneous job, 7+0 and 7+1, the number of the whole."""
+    """The number of the whole job, of heterogeneous parts such as 7+0 and 7+1."""
     return job.partition("+")[0]
 
 
@@ -564,14 +565,14 @@ def _gpus_on(rows: Iterable[JobRow]) -> Counter[str]:
 
 
 def _span(rows: Sequence[JobRow | EndRow]) -> Span:
-    """Of all parts of a job."""
+    """Over all parts of a job."""
     began = [row.span.began_s for row in rows if row.span.began_s is not None]
     ended = [row.span.ended_s for row in rows if row.span.ended_s is not None]
     return Span(min(began, default=None), max(ended, default=None))
 
 
 def _winner(folder: Path, rows: Sequence[JobRow]) -> JobRow | None:
-    """Of several jobs for one lease the one that runs it; of its components, one that lives."""
+    """Of several jobs for one lease, the one that runs it; of its components, a living one."""
     try:
         said = read_plain(folder / "won" / "id", below=folder, most_bytes=NOTE_BYTES)
         won = said.decode(errors="replace").strip()

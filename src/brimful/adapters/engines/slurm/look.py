@@ -1,4 +1,4 @@
-"""What became of a lease, from what Slurm says of its job and what its runners wrote down."""
+"""What happened to a lease, from what Slurm says about its job and what its runners recorded."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from brimful.language import Plain, say, verbatim
 from brimful.language.record import said_by_anybody
 from brimful.scheduler.ports import Observation
 
-# Of Slurm's states: those in which it has not begun, and those in which something of it may still run.
+# Slurm's states in which a job has not started, and those in which something of it may still run.
 WAITING, LIVING = NOT_BEGUN, NOT_OVER
-# Slurm sent it away: at its time limit too, since what it has kept goes on in the next lease.
+# Evicted by Slurm, also at its time limit, since the next lease continues from what it saved.
 SENT_AWAY = frozenset({"PREEMPTED", "TIMEOUT", "CANCELLED", "DEADLINE", "REVOKED"})
 NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})
-# Of jobs that are only watched. Who was cancelled, preempted or ran out of time may have saved its work.
+# Outcomes of watched jobs. One that was cancelled, preempted or timed out may have saved its work.
 OUTCOMES = {"COMPLETED": "kept", **dict.fromkeys((*NODE_LOST, "FAILED", "OUT_OF_MEMORY", "DEADLINE"), "lost")}
-HELD = ("Dependency", "JobHeld", "BeginTime", "JobArrayTaskLimit")  # reasons for which none could begin
+HELD = ("Dependency", "JobHeld", "BeginTime", "JobArrayTaskLimit")  # block a start regardless of GPUs
 
-LATEST_S = 1 << 33  # no clock is believed to be further than 2242
+LATEST_S = 1 << 33  # times after 2242 are rejected
 
-# A node in one of these states takes no new job.
+# A node in one of these states accepts no new job.
 CLOSED = frozenset(
     [
         "down",
@@ -68,7 +68,7 @@ CLOSED = frozenset(
 
 
 class Rank(NamedTuple):
-    """What the runner of one rank wrote down."""
+    """What the runner of one rank recorded."""
 
     folder: Path
     started: Mapping[str, Any] | None
@@ -85,7 +85,7 @@ def ranks_of(folder: Path, count: int) -> list[Rank]:
 
 
 def _note(path: Path) -> Mapping[str, Any] | None:
-    """Empty where its owner has made it unreadable: that keeps no lease from its end, nor from its bill."""
+    """Empty if its owner made it unreadable: that must not keep a lease from ending or from being billed."""
     try:
         return read_json(path, most_bytes=NOTE_BYTES)
     except (BrimfulError, PermissionError):
@@ -93,13 +93,13 @@ def _note(path: Path) -> Mapping[str, Any] | None:
 
 
 def waiting(lease: str, reason: str) -> Observation:
-    known = reason not in ("", "None")  # before Slurm has looked at it
+    known = reason not in ("", "None")  # otherwise Slurm has not looked at it yet
     said = say("slurm.waits", reason=verbatim(reason)) if known else say("slurm.begins")
     return Observation(lease=lease, state="waiting", problem=said)
 
 
 def has_begun(ranks: Sequence[Rank]) -> bool:
-    """Whether all of its ranks have begun, as their runners say."""
+    """Whether all its ranks have started, according to their runners."""
     return all(rank.started is not None and (rank.child or rank.ended) is not None for rank in ranks)
 
 
@@ -116,7 +116,7 @@ def running(lease: str, ranks: Sequence[Rank], span: Span, *, skew_s: float) -> 
 def ended(
     lease: str, folder: Path, ranks: Sequence[Rank], state: str, span: Span, *, skew_s: float
 ) -> Observation:
-    """`state` is Slurm's last word on it; empty: it has forgotten it, or is about to say more."""
+    """`state`: Slurm's last word on it; empty: forgotten, or more is to come."""
     began_s, over_s = _billed(ranks, state, span, now_s=int(time.time() + skew_s))
     first, codes = first_failed(folder, ranks), [_code(rank) for rank in ranks]
     problem, cause = _why(folder, ranks, state, first)
@@ -129,7 +129,7 @@ def ended(
         state="ended",
         started_s=began_s,
         ended_s=over_s,
-        # What is sent away may have left with 0, and is not done for that.
+        # An evicted job may exit with 0 and still not be finished.
         exit_code=code if cause in ("finished", "failed", "stopped_by_us") else (code or None),
         problem=problem,
         kept_work_s=kept_s,
@@ -142,7 +142,7 @@ def ended(
 
 
 def _kept_s(ranks: Sequence[Rank], ran_s: int, *, is_done: bool) -> float | None:
-    """By its node's clock, and never more than Slurm let it run. Nobody can tell of what makes no sense."""
+    """By its node's clock, and never more than Slurm let it run. None if the values make no sense."""
     began_s = _moment((ranks[0].started or {}).get("at_s"))
     if began_s is None:
         return None
@@ -155,7 +155,7 @@ def _kept_s(ranks: Sequence[Rank], ran_s: int, *, is_done: bool) -> float | None
 
 
 def is_told(rank: Rank) -> bool:
-    """It ended after somebody had told it to."""
+    """It ended after someone had told it to."""
     return bool(rank.ended and rank.ended.get("told"))
 
 
@@ -173,14 +173,14 @@ def first_failed(folder: Path, ranks: Sequence[Rank]) -> int | None:
 
 
 def _billed(ranks: Sequence[Rank], state: str, span: Span, *, now_s: int) -> tuple[int | None, int | None]:
-    """When it began and ended: Slurm's word, since its runner may be its tenant's own process.
+    """When it started and ended. Slurm's word counts, because the runner may be its tenant's own process.
 
-    The runner's counts where Slurm has forgotten the job, and of a lost node, which Slurm calls lost long
+    The runner's word counts if Slurm has forgotten the job, and for a lost node, which Slurm reports long
     after its last sign of life.
     """
     began_s, over_s = span
     said = [at_s for rank in ranks if (at_s := _moment((rank.started or {}).get("at_s"))) is not None]
-    if began_s is None and said:  # it began in the second in which it ended, or Slurm has forgotten it
+    if began_s is None and said:  # it started and ended within one second, or Slurm has forgotten it
         began_s = min(said) if over_s is None else over_s
     if began_s is None:
         return None, None
@@ -191,12 +191,12 @@ def _billed(ranks: Sequence[Rank], state: str, span: Span, *, now_s: int) -> tup
 
 def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> tuple[Said | None, Cause]:
     if ranks and all(rank.ended is not None and is_done(rank.folder, rank.ended) for rank in ranks):
-        return None, "finished"  # before anybody else could end it
+        return None, "finished"  # before anyone could end it
     said = _problem(ranks, first)
     if (folder / "stop.json").exists():
         return said, "stopped_by_us"
     is_whole = all(rank.ended is not None for rank in ranks)
-    if not is_whole or any(map(is_told, ranks)):  # else its end came before Slurm's
+    if not is_whole or any(map(is_told, ranks)):  # otherwise it ended before Slurm's action
         by_others = _by_others(folder, ranks, state, is_whole=is_whole)
         if by_others is not None:
             return by_others
@@ -208,19 +208,19 @@ def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> 
 def _by_others(
     folder: Path, ranks: Sequence[Rank], state: str, *, is_whole: bool
 ) -> tuple[Said | None, Cause] | None:
-    """Who ended it, where that is neither the job nor we."""
+    """Who ended it, if neither the job nor we did."""
     if by := next((rank for rank in ranks if is_taken(rank)), None):
         return said_by_anybody((by.ended or {}).get("problem")), "preempted_by_engine"
     if state in NODE_LOST:
         return say("slurm.node_lost"), "node_lost"
     if state in SENT_AWAY:
-        return _sent_away(folder, ranks, state), "preempted_by_engine"
+        return _evicted(folder, ranks, state), "preempted_by_engine"
     if is_whole and any((rank.ended or {}).get("sent_away") for rank in ranks):
         return say("adapters.sent_away"), "preempted_by_engine"  # though Slurm may call it completed
     return None
 
 
-def _sent_away(folder: Path, ranks: Sequence[Rank], state: str) -> Said:
+def _evicted(folder: Path, ranks: Sequence[Rank], state: str) -> Said:
     handed = _note(folder / "handed_back.json")
     if handed is not None and not any(rank.started for rank in ranks):
         return say("slurm.handed_back", reason=verbatim(str(handed.get("reason"))))
@@ -249,7 +249,7 @@ def _last_s(ranks: Sequence[Rank]) -> int:
 
 
 def _last_of(rank: Rank) -> int:
-    """When it ended, or the last proof that it lived."""
+    """When it ended, or its last sign of life."""
     at_s = _moment((rank.ended or {}).get("at_s"))
     if at_s is not None:
         return at_s
@@ -261,7 +261,7 @@ def _last_of(rank: Rank) -> int:
 
 
 def _moment(value: object) -> int | None:
-    """None: it makes no sense."""
+    """None if it makes no sense."""
     if not isinstance(value, int | float) or math.isnan(value):
         return None
     return int(max(0, min(value, LATEST_S)))

@@ -1,4 +1,4 @@
-"""What a site of Slurm may say in the file of sites, and how a submission says it."""
+"""The options of a Slurm site in the sites file, and how a submission passes them on."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    partition: str = ""  # empty: the cluster's default for jobs, all nodes to look at
+    partition: str = ""  # empty: the cluster's default for jobs; all nodes are shown
     account: str = ""
     qos: str = ""
     reservation: str = ""
     constraint: str = ""
-    time_limit: str = ""  # as sbatch takes it, such as 1-00:00:00
-    whole_nodes: bool = False  # a lease has its nodes for itself
-    cpus_per_gpu: int = 0  # 0: as the cluster is set up
+    time_limit: str = ""  # in sbatch syntax, such as 1-00:00:00
+    whole_nodes: bool = False  # a lease has its nodes to itself
+    cpus_per_gpu: int = 0  # 0: the cluster's default
     memory_mib_per_gpu: int = 0
-    sbatch: tuple[str, ...] = ()  # further flags, as they are
-    gpu: str = ""  # the type of GPUs that the cluster gives no type
-    gpu_types: Mapping[str, str] = field(default_factory=dict)  # the cluster's word -> ours
-    pending_s: int = 5  # one that Slurm has not begun after so long is handed back
-    ssh: tuple[str, ...] = ()  # further flags of `ssh`, where the site has an address
-    python: str = ""  # on the nodes, with brimful installed; empty: the one that runs the server
+    sbatch: tuple[str, ...] = ()  # further flags, passed unchanged
+    gpu: str = ""  # type for GPUs that have none in the cluster
+    gpu_types: Mapping[str, str] = field(default_factory=dict)  # the cluster's name -> ours
+    pending_s: int = 5  # a job that Slurm has not started after this is handed back
+    ssh: tuple[str, ...] = ()  # further `ssh` flags, if the site has an address
+    python: str = ""  # on the nodes, with brimful installed; empty: the server's own
 
     def flags(self, gpus: int) -> list[str]:
-        """For every component of a job that has so many GPUs on a node."""
+        """For every component of a job with this many GPUs on a node."""
         named = {
             "partition": self.partition,
             "account": self.account,

@@ -1,4 +1,4 @@
-"""One rank of a lease, as Slurm starts it on its node: find its place, then be its runner."""
+"""One rank of a lease, as Slurm starts it on its node: find its place, then become its runner."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from brimful.adapters.engines.watch import FAILED, TAKEN
 from brimful.adapters.files import read_json, write_json
 
 LOOK_S = 0.1
-# Which GPUs Slurm gave it, by every name that it says that with.
+# All the names that Slurm uses for a job's GPUs.
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL")
 
 
 def main(folder: Path) -> int:
-    """Of a gang 0 where it is written down how the rank ended: then the others end by themselves, not by
-    `srun`. Of a single one what the job said, for `sacct`."""
+    """Exit code for Slurm. In a gang: 0 once the rank's end is recorded, so that the others end by
+    themselves, not by `srun`. For a single rank: the job's own code, for `sacct`."""
     gang = read_json(folder / "gang.json") or {"nodes": []}
     rank = gang["nodes"].index(os.environ["SLURMD_NODENAME"])
     own = folder / "ranks" / str(rank)
@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
 
 
 def _first_has_begun(folder: Path) -> bool:
-    """The first rank makes the checkpoints ready, for all; False where the lease is over before that."""
+    """The first rank prepares the checkpoints for all; False if the lease is over before that."""
     first = folder / "ranks" / "0"
     while not (first / "child.json").exists():
         is_over = read_json(first / "ended.json") is not None

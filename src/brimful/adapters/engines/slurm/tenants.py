@@ -1,6 +1,6 @@
-"""Whose jobs are whose, where a server that is root submits them as their tenants' users (`--job-users`).
+"""Ownership of jobs when a server running as root submits them as their tenants' users (`--job-users`).
 
-A lease's folder is its tenant's then: its runner is that user's own process, and writes there. The server
+A lease's folder then belongs to its tenant: its runner is that user's process and writes there. The server
 looks into it with that user's rights.
 """
 
@@ -27,13 +27,13 @@ class Tenants:
     def acting_in(self, folder: Path) -> contextlib.AbstractContextManager[None]:
         if not self.users:
             return contextlib.nullcontext()
-        with contextlib.suppress(OSError):  # whoever shuts its own folder cannot hide in it
+        with contextlib.suppress(OSError):  # closing one's own folder must not hide a lease
             if folder.lstat().st_mode & 0o700 != 0o700:
                 folder.chmod(0o700)
         return acting_as_owner(folder)
 
     def is_owner(self, folder: Path, uid: int) -> bool:
-        """Whether this user has the lease of this folder. Without users, Slurm shows ours alone."""
+        """Whether this user owns the lease of this folder. Without users, Slurm shows only our jobs."""
         if not self.users:
             return True
         try:
@@ -42,8 +42,8 @@ class Tenants:
             return False
 
     def let_in(self, root: Path, python: Path) -> None:
-        """They must find their leases, and the Python that runs there."""
-        # setfsuid leaves these alone: by them a planted link could lead to what root's group may read.
+        """Tenants must be able to reach their leases and the Python that runs there."""
+        # setfsuid does not change groups: with root's groups a planted link could reach more.
         if os.geteuid() == 0:
             os.setgroups([])
         with failing("adapters.folder_unusable", root=root):
@@ -57,7 +57,7 @@ class Tenants:
                     raise BadInput(said)
 
     def copy_code(self, code: Mapping[str, str], folder: Path) -> dict[str, str]:
-        """Packed code is the server's own to read: a tenant's runner has a copy."""
+        """Only the server can read packed code, so a tenant's runner gets a copy."""
         packed = Path(code["archive"]).read_bytes()
         with self.acting_in(folder):
             write_whole(folder / "code.tar", packed, mode=0o600)
@@ -65,14 +65,14 @@ class Tenants:
 
 
 def give_folder(folder: Path, user: JobUser | None) -> None:
-    """Made by us, in a folder that is ours alone to write in."""
+    """Created by us, in a folder that only we can write to."""
     folder.mkdir(exist_ok=True, mode=0o700)
     if user is not None:
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
 
 
 def _closed(path: Path, user: JobUser) -> Path | None:
-    """The first folder on the way there that the user may not enter; of what is not here nothing is known."""
+    """The first folder on the path that the user may not enter; None also if the path is not here."""
     way = [*reversed(path.parents), path, *reversed(path.resolve().parents), path.resolve()]
     for folder, inside in itertools.pairwise(way):
         with acting_as(user.uid, user.gid):

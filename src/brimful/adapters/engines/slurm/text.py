@@ -1,7 +1,7 @@
-"""What Slurm's commands print, as data.
+"""Parses the output of Slurm's commands.
 
-Text, never `--json`: with the controller down that answers with rc 0 and a document without nodes, and
-`sacct --json` calls a job that exited with 3 a success (22.05).
+Text, never `--json`: if the controller is down, that exits with 0 and a document without nodes, and `sacct
+--json` calls a job that exited with 3 a success (22.05).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ MOST_HOSTS = 100_000
 GPU = re.compile(r"(?:^|[,/:])gpu(?::(?P<kind>[A-Za-z][\w.+-]*))?:(?P<total>\d{1,9})(?!\d)")
 SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
 
-# Widths that nothing is cut at.
+# Wide enough that nothing is cut.
 NODE_FIELDS = ("NodeList:128", "Gres:128", "GresUsed:128", "StateComplete:96", "NodeAddr:128", "Reason:256")
-WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%N|%r"  # without names, which may hold anything, ends of lines too
+WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%N|%r"  # without names, which may contain anything, even newlines
 NOT_BEGUN = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 NOT_OVER = NOT_BEGUN | {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-JOB_FORMAT = "%i|%A|%T|%N|%b|%U|%S|%e|%r|%j"  # the name last: a stranger's may hold anything
+JOB_FORMAT = "%i|%A|%T|%N|%b|%U|%S|%e|%r|%j"  # the name last: a stranger's may contain anything
 END_FIELDS = "JobID,State,Start,End,JobName"
-# In these it may be over without ever having begun: it was still waiting.
+# Jobs in these states may have ended without starting: they were still waiting.
 MAY_NOT_HAVE_BEGUN = frozenset({"CANCELLED", "DEADLINE", "REVOKED"})
-PASSING = frozenset({"CONFIGURING", "COMPLETING"})  # its GPUs may count as used, or not
+PASSING = frozenset({"CONFIGURING", "COMPLETING"})  # its GPUs may or may not count as used
 HOLDING = (NOT_OVER - NOT_BEGUN) | PASSING
 
 
@@ -46,15 +46,15 @@ class NodeRow(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When a job began and ended, in UTC by the controller's clock; None: it has not."""
+    """When a job started and ended, in UTC by the controller's clock; None: not yet."""
 
     began_s: int | None = None
     ended_s: int | None = None
 
 
 class JobRow(NamedTuple):
-    job: str  # the number; of a heterogeneous job, its first
-    number: str  # of each of its parts another
+    job: str  # the number; for a heterogeneous job, the first
+    number: str  # different for each of its parts
     state: str
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -65,7 +65,7 @@ class JobRow(NamedTuple):
 
 
 class ForeignRow(NamedTuple):
-    """A job of anybody."""
+    """Anyone's job."""
 
     job: str
     user: str
@@ -82,16 +82,16 @@ class ForeignRow(NamedTuple):
 class EndRow(NamedTuple):
     """What accounting kept of a job."""
 
-    job: str  # of a heterogeneous one each part has a row: 7+0, 7+1
+    job: str  # a heterogeneous job has a row per part: 7+0, 7+1
     state: str
     span: Span
     name: str
 
 
 def nodes_from(text: str, *, mark: str = "|") -> Iterator[NodeRow]:
-    """Of `sinfo -h -N -O NODE_FIELDS`, each field with the mark behind it: those with GPUs, each once.
+    """Parses `sinfo -h -N -O NODE_FIELDS`, with the mark after each field: nodes with GPUs, each once.
 
-    A reason may hold anything, ends of lines too: what has no mark is the rest of one.
+    A reason may contain anything, even newlines: a line without marks continues one.
     """
     seen: set[str] = set()
     rows = [fields for line in text.split("\n") if len(fields := line.split(mark)) >= len(NODE_FIELDS)]
@@ -102,14 +102,14 @@ def nodes_from(text: str, *, mark: str = "|") -> Iterator[NodeRow]:
         gpus = gpus_in(gres)
         if gpus.total and name not in seen:
             seen.add(name)
-            # With marks: * not responding, ~ powered off, # powering up, $ reserved for maintenance, …
+            # Suffixes: * not responding, ~ powered off, # powering up, $ reserved for maintenance, …
             states = frozenset(re.findall(r"[a-z_]+|[*~#%$@^!-]", state.lower().replace("+", " ")))
             held = gpus_in(used, gpus.kind).total
             yield NodeRow(name, gpus, held, states, address, "" if reason == "none" else reason)
 
 
 def gpus_in(gres: str, kind: str | None = None) -> Gpus:
-    """`gpu:a100:8(S:0-1),tmp:1` is eight a100. Of several types the one asked for, else the first."""
+    """`gpu:a100:8(S:0-1),tmp:1` is eight a100. Of several types the requested one, otherwise the first."""
     bare = re.sub(r"\([^)]*\)", "", gres)
     found = [Gpus(each["kind"] or "", int(each["total"])) for each in GPU.finditer(bare)]
     if kind is not None:
@@ -118,7 +118,7 @@ def gpus_in(gres: str, kind: str | None = None) -> Gpus:
 
 
 def jobs_from(text: str, *, prefix: str) -> Iterator[JobRow]:
-    """Of `squeue -h -t all -o JOB_FORMAT`: those whose name begins so."""
+    """Parses `squeue -h -t all -o JOB_FORMAT`: jobs whose name starts with the prefix."""
     for line in text.split("\n"):
         if not line:
             continue
@@ -127,20 +127,20 @@ def jobs_from(text: str, *, prefix: str) -> Iterator[JobRow]:
             raise strange("squeue", line)
         job, number, state, nodes, gres, uid, began, ended, reason, name = fields
         if name.startswith(prefix):
-            # One that is completing has its end, and something of it may still run.
+            # A completing job has an end time, and something of it may still run.
             span = _span(state, began, ended, lives=NOT_OVER - {"COMPLETING"})
             places = tuple(hosts(nodes))
             yield JobRow(job, number, state, places, gpus_in(gres).total, reason, int(uid), name, span)
 
 
 def marked(text: str, mark: str) -> str:
-    """The lines that begin so, without the mark; others are what a job's name made look like lines."""
+    """The lines that start with the mark, without it; other lines come from newlines in a job's name."""
     lines = (line for line in text.split("\n") if line.startswith(mark))
     return "\n".join(line.removeprefix(mark) for line in lines)
 
 
 def everybodys_from(text: str) -> Iterator[ForeignRow]:
-    """Of `squeue -h -r -t all -o WATCH_FORMAT`, in UTC."""
+    """Parses `squeue -h -r -t all -o WATCH_FORMAT`, in UTC."""
     for line in text.splitlines():
         fields = line.split("|", 9)
         if len(fields) < 10:
@@ -154,8 +154,8 @@ def everybodys_from(text: str) -> Iterator[ForeignRow]:
 
 
 def _span(state: str, began: str, ended: str, *, lives: Collection[str] = NOT_OVER) -> Span:
-    """The start of a job that waits is an estimate, the end of one that runs its time limit: neither has
-    happened. One that was cancelled while it waited began when it ended; any other has run, however short."""
+    """A waiting job's start is an estimate, a running job's end its time limit: neither has happened. A job
+    that was cancelled while waiting started when it ended; any other has run, however briefly."""
     began_s, ended_s = _moment(began), _moment(ended)
     if state in lives:
         ended_s = None
@@ -171,8 +171,8 @@ def _moment(text: str) -> int | None:
 
 
 def ends_from(text: str, *, mark: str) -> Iterator[EndRow]:
-    """Of `sacct -n -P --delimiter=MARK -o END_FIELDS`. Nobody can have put the mark into a name, so what a
-    name's ends of lines make look like rows are none. `CANCELLED by 0` is one state."""
+    """Parses `sacct -n -P --delimiter=MARK -o END_FIELDS`. Nobody can have put the mark into a name, so
+    newlines in a name cannot fake a row. `CANCELLED by 0` is one state."""
     for line in text.split("\n"):
         fields = line.split(mark)
         if len(fields) == 5:
@@ -182,12 +182,12 @@ def ends_from(text: str, *, mark: str) -> Iterator[EndRow]:
 
 
 def racks_from(text: str) -> dict[str, str]:
-    """Of `scontrol -o show topology`: by node, its leaf switch."""
+    """Parses `scontrol -o show topology`: each node's leaf switch."""
     return {host: match[1] for match in SWITCH.finditer(text) for host in hosts(match[2])}
 
 
 def hosts(text: str) -> Iterator[str]:
-    """The names that `a[1-2,05],b` stands for."""
+    """Expands `a[1-2,05],b` to host names."""
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         yield from _expanded(part)
 

@@ -1,1 +1,1 @@
-"""Plain machines as a site: one ssh connection to each, with our agent at its other end."""
+"""Plain machines as a site: one ssh connection to each, with our agent at the far end."""

@@ -1,4 +1,4 @@
-"""One machine: an ssh process, our agent at its other end, and a thread that waits for its answers."""
+"""One machine: an ssh process, our agent at the far end, and a thread that waits for its answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from brimful.errors import WorldFailed
 from brimful.language import Seconds, say, verbatim
 from brimful.language.record import said_by_anybody
 
-BEGIN_S = 60.0  # for a connection, and to send ourselves there once
+BEGIN_S = 60.0  # to connect, and to send our code once
 ANSWER_S = 20.0  # for an answer, before the connection counts as broken
-AGAIN_S = 5.0  # a machine that could not be reached is tried again no sooner
-MOST_ASKED = 16  # questions that wait for one machine
+AGAIN_S = 5.0  # before an unreachable machine is tried again
+MOST_ASKED = 16  # requests queued for one machine
 SHOWN_CHARS = 300
-# Begins the agent, from the code that is kept under its hash; asks for it where it is not there yet.
+# Starts the agent from code stored under its hash; asks for the code if it is not there yet.
 BOOT = """
 import json, os, sys
 def line():
@@ -69,7 +69,7 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", "brimful.adapters.engines.
 
 
 class Code(NamedTuple):
-    """This package as it is here: the same bytes for the same code."""
+    """This package: the same bytes for the same code."""
 
     tar: bytes
     hash: str
@@ -79,7 +79,7 @@ _packing = threading.Lock()
 
 
 def ourselves() -> Code:
-    """Made once, however many machines ask at the same time: a server that begins connects to all at once."""
+    """Built once, even if many machines ask at the same time: a starting server connects to all at once."""
     with _packing:
         return _read_ourselves()
 
@@ -99,7 +99,7 @@ def _read_ourselves() -> Code:
 
 
 def packed() -> bytes:
-    """As it is sent. Most machines have it already, so it is made for the first that does not."""
+    """As sent. Most machines already have it, so it is packed for the first that does not."""
     code = ourselves()
     with _packing:
         return _compress(code.tar)
@@ -109,14 +109,14 @@ _compress = functools.cache(functools.partial(gzip.compress, mtime=0))
 
 
 class Connection:
-    """`ask` is for one thread at a time. It raises WorldFailed; the next `ask` connects anew."""
+    """`ask` is for one thread at a time. It raises WorldFailed; the next `ask` reconnects."""
 
     def __init__(self, address: str, python: str, more: Sequence[str], hello: Mapping[str, Any]) -> None:
-        """`hello`: folder, node and settings of the agent; `more`: flags of ssh."""
+        """`hello`: folder, node and settings of the agent; `more`: ssh flags."""
         self._address, self._hello = address, hello
         self._command = [*ssh.ssh_to(address, *more), shlex.join((python, "-c", BOOT))]
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None  # what ssh and the machine complain of
+        self._said: IO[bytes] | None = None  # stderr of ssh and the machine
         self._read = b""
 
     def ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
@@ -185,7 +185,7 @@ class Connection:
             if not got or len(self._read) > MOST_LINE:
                 raise self._broken("-")
             self._read += got
-        line, self._read = self._read, b""  # it answers one question at a time
+        line, self._read = self._read, b""  # it answers one request at a time
         try:
             return json.loads(line)
         except ValueError as error:
@@ -199,7 +199,7 @@ class Connection:
         )
 
     def _broken(self, why: str) -> WorldFailed:
-        """With the last words of ssh, which say more than a pipe that is closed."""
+        """With the last words of ssh, which say more than a closed pipe."""
         self._end()
         if self._said is not None:
             self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 4 * SHOWN_CHARS))
@@ -216,7 +216,7 @@ class Connection:
             process.communicate()
 
     def close(self) -> None:
-        """The machine's jobs go on."""
+        """The machine's jobs keep running."""
         self._end()
         if self._said is not None:
             self._said.close()
@@ -224,7 +224,7 @@ class Connection:
 
 
 class Machine:
-    """A connection that never keeps anybody waiting: questions are answered in turn, later or not at all."""
+    """A connection that never blocks the caller: requests are answered in turn, later or not at all."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
-"""Plain machines: the agent of each runs its part of every lease, and what has to outlive them is kept here.
+"""Plain machines: each one's agent runs its part of every lease; what must outlive the machine is kept here.
 
-A machine may be listed in the sites file, or made by a provider and taken back. What is kept here for each
-lease is where it was sent, and when it is over what it printed: the machine may be gone by then.
+A machine is listed in the sites file, or made by a provider and given back later. For each lease we keep
+where it was sent and, once it is over, its output: the machine may be gone by then.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 ROUND_S = 4.0  # for the answers of all machines: the loop counts the site as lost after 15 s
 STARTS_AT_ONCE = 32
-KEPT_BYTES = 4 << 20  # of what each rank printed last, once it is over
+KEPT_BYTES = 4 << 20  # of each rank's latest output, once it is over
 
-Question = tuple[Any, ...]  # a method of the agent, and what it is given
+Question = tuple[Any, ...]  # an agent method and its arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How machines are reached, whoever lists them."""
+    """How machines are reached."""
 
-    ssh: tuple[str, ...] = ()  # more flags for ssh
+    ssh: tuple[str, ...] = ()  # more ssh flags
     python: str = "python3"  # on the machines, 3.11 or later
     folder: str = "~/.brimful/ssh"  # on the machines: leases, logs, checkpoints
-    lost_s: int = 300  # a machine that is silent for so long counts as lost, with what ran there
+    lost_s: int = 300  # a machine that is silent for this long counts as lost, with everything on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class SshOptions(Reach):
 
     hosts: tuple[str, ...]  # [user@]host of each machine
     gpu: str  # type of their GPUs
-    gpus: int  # of each
+    gpus: int  # per machine
 
 
 class SshEngine(LeaseFolders):
@@ -82,26 +82,26 @@ class SshEngine(LeaseFolders):
         self._options, self._microusd_per_gib = options, microusd_per_gib
         self._node_folder = f"{options.folder}/{self.identity[:12]}"
         self._settings = {"log_bytes": log_bytes, "store": store, "notices": notices}
-        self._hosts: Mapping[str, Host] | None = None  # None: nobody has said yet
+        self._hosts: Mapping[str, Host] | None = None  # None: not told yet
         self._machines: dict[str, tuple[Host, Machine]] = {}
-        self._meeting = threading.RLock()  # leases start side by side, and people read logs meanwhile
+        self._machines_lock = threading.RLock()  # leases start in parallel, and people read logs meanwhile
         self._last: list[Node] = []
-        self._noticed: dict[str, Said] = {}  # machines that their cloud takes back
+        self._noticed: dict[str, Said] = {}  # machines that their cloud is taking back
         self._orphans = Orphans()
-        self._has_looked = False  # since we began: before, what does not answer may run anything
+        self._has_looked = False  # since our start; until then a silent machine may run anything
 
     # -- machines ----------------------------------------------------------------------------------------
 
     def take(self, hosts: Mapping[str, Host]) -> None:
-        """These are the site's machines now, by node. Called by whoever makes them; never waits."""
+        """Sets the site's machines, by node. Called by the provider that makes them; never blocks."""
         self._hosts = hosts
 
     def _meet(self) -> dict[str, Machine]:
-        """The machines of now. Whoever is gone is not asked again."""
+        """The current machines. A machine that is gone is not asked again."""
         hosts = self._hosts
         if hosts is None:
             raise WorldFailed(say("adapters.ssh_no_hosts_yet", site=self.site), code="ssh_unknown")
-        with self._meeting:
+        with self._machines_lock:
             for name, (host, machine) in list(self._machines.items()):
                 if name not in hosts or hosts[name].address != host.address:
                     del self._machines[name]
@@ -116,8 +116,8 @@ class SshEngine(LeaseFolders):
         return Connection(host.address, self._options.python, self._options.ssh, hello)
 
     def _ask(self, asked: Mapping[str, Question]) -> tuple[dict[str, Any], dict[str, BrimfulError]]:
-        """By node, what its machine answers to this question; and why others do not."""
-        with self._meeting:  # nobody closes them in between
+        """Each machine's answer by node, and why others do not answer."""
+        with self._machines_lock:  # keeps them from being closed meanwhile
             machines = self._meet()
             futures = {name: machines[name].ask(*asked[name]) for name in asked if name in machines}
         until, answers = time.monotonic() + ROUND_S, dict[str, Any]()
@@ -137,7 +137,7 @@ class SshEngine(LeaseFolders):
         return found is None or time.monotonic() - found[1].heard > self._options.lost_s
 
     def _is_new(self, node: str) -> bool:
-        """Whether that it does not answer is no sign of trouble: it was made a moment ago, or is given up."""
+        """Whether silence is no sign of trouble: the machine was just made, or is being given up."""
         found = self._machines.get(node)
         never = found is not None and found[1].answers == 0
         return (never and self._has_looked) or self._is_lost(node)
@@ -150,7 +150,7 @@ class SshEngine(LeaseFolders):
             with contextlib.suppress(*STRANGE):
                 self._notice(name, greeting_in(said)[2])
         hosts, self._has_looked = self._hosts or {}, True
-        # One that was given back while it was asked is no longer among the hosts.
+        # A machine given back while it was being asked is no longer among the hosts.
         offered = [name for name in sorted(answers) if name in hosts and name not in self._noticed]
         found = [replace(hosts[name].node, microusd_per_gib=self._microusd_per_gib) for name in offered]
         if found != self._last:
@@ -168,18 +168,18 @@ class SshEngine(LeaseFolders):
     # -- leases ------------------------------------------------------------------------------------------
 
     def _placed(self, lease: str) -> tuple[str, ...] | None:
-        """The nodes it was sent to, by rank; none: it was stopped before; None: nothing is known of it."""
+        """The nodes it was sent to, by rank; empty: stopped before that; None: unknown."""
         found = facts(self._folder(lease) / "placed.json")
         return None if not found else tuple(map(str, found.get("nodes", ())))
 
     def _place(self, lease: str, nodes: Sequence[str]) -> None:
-        """Before a machine hears of it: a lease is looked for where it may be, and nowhere else."""
+        """Recorded before a machine hears of it: a lease is looked for where it may be, and nowhere else."""
         with failing("adapters.cannot_place", lease=lease, folder=self._folder(lease)):
             self._folder(lease).mkdir(exist_ok=True, mode=0o700)
             write_json(self._folder(lease) / "placed.json", {"nodes": list(nodes)})
 
     def start(self, starts: Sequence[Start]) -> Failures:
-        """Side by side: one machine that is slow, or has yet to be reached, keeps nobody from the others."""
+        """In parallel: a machine that is slow or not yet reachable does not block the others."""
         with ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="ssh start") as threads:
             return each_lease(self._start, {each.lease: each for each in starts}, threads.map)
 
@@ -194,7 +194,7 @@ class SshEngine(LeaseFolders):
         self._place(lease, names)
         begun = self._all(dict.fromkeys(names, ("begun", [lease])))
         if any(begun.values()):
-            if not all(begun.values()):  # of a gang that a server left half-begun: it can never be whole
+            if not all(begun.values()):  # a server left the gang half-started: it can never be complete
                 self._ask(dict.fromkeys(names, ("stop", [lease], KILL_S)))
             return
         before_s = time.time()
@@ -298,7 +298,7 @@ class SshEngine(LeaseFolders):
         if told is None or told.state != "ended":
             return told
         if gone and told.ended_s is None:
-            # Nobody pays for what came after the last sign of life.
+            # Nobody pays for the time after the last sign of life.
             known = [found for name in gone if (found := self._machines.get(name)) is not None]
             heard = [machine.heard_s for _, machine in known]
             told = replace(told, ended_s=int(max(heard)) if heard else None)
@@ -341,18 +341,18 @@ class SshEngine(LeaseFolders):
         return base64.b64decode(found) if isinstance(found, str) else None
 
     def checkpoints(self, job: str) -> str:
-        """Without a store only those can fetch it who share the machines' folder."""
+        """Without a store, only sites that share the machines' folder can fetch it."""
         return below(self._store, job) if self._store else f"{self._node_folder}/.checkpoints/{job}"
 
     def close(self) -> None:
-        """End the connections; what runs goes on."""
+        """Ends the connections; jobs keep running."""
         for _, machine in self._machines.values():
             machine.close()
         self._machines = {}
 
 
 def ssh_site(site: Site, given: Surroundings) -> SshEngine:
-    """Machines that the sites file lists."""
+    """Machines listed in the sites file."""
     options = options_of(site, SshOptions)
     for key, is_wrong in (
         ("hosts", not options.hosts or not all(map(ssh.ADDRESS.fullmatch, options.hosts))),

@@ -1,7 +1,7 @@
-"""The other end of the connection: `python -m brimful.adapters.engines.ssh.node` on a machine.
+"""The far end of the connection: `python -m brimful.adapters.engines.ssh.node` on a machine.
 
-It is told who it is, and then answers one question after the other until the connection ends. The jobs that
-it has begun have runners of their own and go on without it.
+It is told who it is, then answers one request after another until the connection ends. Jobs have their own
+runners and keep running without it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from brimful.language.record import as_record
 
 
 class Answers:
-    """The agent's answers as JSON has them."""
+    """The agent's answers as JSON."""
 
     def __init__(self, hello: Mapping[str, Any]) -> None:
         self._agent = NodeAgent(hello["folder"], node_in(hello["node"]), hello["settings"])
 
     def greet(self) -> list[Any]:
-        # "our address, our port, its address, its port": what it is called where we reached it.
+        # "our address, our port, its address, its port": the name under which we were reached.
         words = os.environ.get("SSH_CONNECTION", "").split()
         address = words[2] if len(words) == 4 else "127.0.0.1"
         return [*self._agent.greet(), address, as_record(self._agent.under_notice())]
@@ -59,9 +59,9 @@ class Answers:
 
 
 def main() -> None:
-    lease_folders.log.disabled = True  # what it would complain of is told
+    lease_folders.log.disabled = True  # its complaints are sent as answers
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else prints must not be taken for an answer
+    os.dup2(2, 1)  # nothing else that prints may be taken for an answer
 
     def answer(found: object) -> None:
         out.write(json.dumps(found).encode() + b"\n")
@@ -76,7 +76,7 @@ def main() -> None:
             answer({"ok": getattr(made, method)(*arguments)})
         except BrimfulError as error:
             answer({"failed": as_record(error.said)})
-        except Exception as error:  # noqa: BLE001 - it is told, and the next question may be answered
+        except Exception as error:  # noqa: BLE001 - reported; the next request may work
             answer({"failed": f"{type(error).__name__}: {error}"[:500]})
 
 

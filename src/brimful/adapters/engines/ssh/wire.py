@@ -1,4 +1,4 @@
-"""What goes over the connection: a line of JSON each way. What a machine says is checked first."""
+"""The protocol: a line of JSON each way. What a machine says is checked first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brimful.scheduler.ports import CannotStart, Observation, Start
 
 MOST_LINE = 64 << 20  # bytes
 MOST_RANKS = 4096
-STRANGE = (*MALFORMED, UnicodeError)  # what reading the words of a machine that lies may end in
+STRANGE = (*MALFORMED, UnicodeError)  # what a lying machine's answer may raise when it is parsed
 STATES = frozenset({"absent", "waiting", "running", "ended"})
 
 
@@ -83,7 +83,7 @@ def piece_in(said: list[Any]) -> LogPiece:
 
 
 def greeting_in(said: list[Any]) -> tuple[Greeting, str, Said | None]:
-    """And the address at which the machine was reached, and why nothing new should begin there."""
+    """Also the address at which the machine was reached, and why nothing new should start there."""
     port, at_s, address, noticed = said
     if not 0 < int(port) < 1 << 16:
         raise ValueError("not a port")
