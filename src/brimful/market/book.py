@@ -1,6 +1,6 @@
-"""A book as people write it: JSON in, a `Book` out, or an error that names the entry. Nothing is half-read.
+"""A book as users write it: JSON in, a `Book` out, or an error that names the entry. All or nothing.
 
-Money is in dollars per GPU-hour there and is rounded to the micro-dollar once, here.
+There, money is in dollars per GPU-hour; it is rounded to the micro-dollar once, here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brimful.units import MICROUSD
 
 MOST_UNITS = 65_536
 MOST_BIDS = 1_000_000
-MOST_USD = 1_000_000  # per GPU-hour: above this it is a slip of the pen
+MOST_USD = 1_000_000  # per GPU-hour: more is a typing error
 _MOST_DIGITS = 100
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -40,7 +40,8 @@ _BID = (
 def parse_book(text: str) -> Book:
     """The book in a JSON text."""
     try:
-        # Decimal keeps the digits as they were written. What is no number is refused where its entry is read.
+        # Decimal keeps the digits as written. Anything that is not a number is refused when its entry is
+        # read.
         body: object = json.loads(text, parse_float=_decimal, parse_int=_integer, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
         raise BadInput(say("market.book_not_json", error=error)) from error
@@ -153,7 +154,7 @@ def _limit(entry: Mapping[str, Any], where: Sentence, reference: int) -> int:
 
 
 def _name(given: object) -> str:
-    """Of an owner or a seller. Null is nobody: two of them are not the same one."""
+    """Name of an owner or a seller. Null is anonymous: two of them are not the same one."""
     return "" if given is None else str(given)[:200]
 
 
@@ -162,13 +163,13 @@ def _get(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _spelt(entry: Mapping[str, Any], where: Sentence, known: tuple[str, ...]) -> None:
-    """Refuse a misspelt field: it would be ignored silently. Fields unlike any of ours are fine."""
+    """Refuse a misspelt field: it would be ignored silently. Unrelated extra fields are fine."""
     for field in entry:
         if field not in known and (near := _near(field[:60], known)):
             _bad(say("market.misspelt", where=where, field=field[:60], name=near))
 
 
-@lru_cache(maxsize=256)  # a book may have a million bids with the same field
+@lru_cache(maxsize=256)  # a book may have a million bids with the same fields
 def _near(field: str, known: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
@@ -215,7 +216,7 @@ def _flag(value: object, where: Sentence, field: str) -> bool:
 def _decimal(digits: str) -> Decimal | str:
     try:
         return Decimal(digits)
-    except InvalidOperation:  # an exponent beyond all reason
+    except InvalidOperation:  # an absurd exponent
         return digits
 
 
