@@ -41,7 +41,7 @@ class Dialect:
     says: frozenset[str]  # fields of Training that a line of this config can set
     lines: Callable[[Training], Mapping[str, Any]]
     code: object  # what must be edited if no line can express it: a file, or the training script
-    # values of a field that no line can express
+    # Values of a field that no line can express.
     unsaid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def spell(self, before: Training, after: Training) -> tuple[Change, bool]:

@@ -21,7 +21,7 @@ from brimful.units import GIB
 # Parts of the memory that no training loop can do without.
 _STATES = ("weights", "gradients", "optimizer_state")
 _BEST_MFU = 0.75  # few published training runs come near it; anything above is unusual, not impossible
-# of the memory nvidia-smi shows, hidden from frameworks; if the name does not state the size
+# Of the memory nvidia-smi shows, hidden from frameworks; if the name does not state the size.
 _HIDDEN_FRAC = 0.03
 
 

@@ -170,7 +170,7 @@ def _attention(model: Model, training: Training) -> int:
     q, k = model.query_width, model.kv_width
     total = h * (q + 2 * _held_keys(model, training))
     if model.rotary and not training.compiled and _holds_fused(model, training):
-        # rotated q and k are new tensors, and v keeps alive the fused buffer they came from
+        # Rotated q and k are new tensors, and v keeps alive the fused buffer they came from.
         total += h * (q + k)
     total += _head_norms(model, training)
     if written_out(model, training):

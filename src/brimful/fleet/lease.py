@@ -233,7 +233,7 @@ def allotted(capacity: Capacity, lease: Lease, runs_on: Parts, *, first: Node | 
         slot = capacity.by_name.get(name)
         if slot is None or first is None or lease.gpu_milli < WHOLE_GPU:
             return None
-        # its price and seller are those of its first node
+        # Its price and seller are those of its first node.
         if (slot.pool, slot.node.owner) != (first.pool, first.owner):
             return None
         free = sorted({*own.get(name, ()), *slot.free})

@@ -57,10 +57,10 @@ class Node:
     tier: Tier = "owned"
     holes: tuple[int, ...] = ()  # indices of GPUs that are present but bad
     owner: str = ""  # the tenant that sells its hours; empty: the operator's own
-    # indices of GPUs not held by our leases but by others; by count: only the number matters
+    # Indices of GPUs not held by our leases but by others; by count: only the number matters.
     taken: tuple[int, ...] = ()
     microusd_per_gib: int = 0  # for data that a lease here moves to and from a checkpoint store
-    # count: the engine picks, and our indices mean nothing to it
+    # With "count" the engine picks, and our indices mean nothing to it.
     chosen_by: Literal["index", "count"] = "index"
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from brimful.fleet.lease import Lease
     from brimful.fleet.state import Fleet
 
-# what each of two tenants holds and pays for, whether or not the other half is taken
+# What each of two tenants holds and pays for, whether or not the other half is taken.
 HALF_GPU = WHOLE_GPU // 2
 
 Paces = tuple[tuple[int, float], ...]  # (until when, speed) of a lease before its current speed

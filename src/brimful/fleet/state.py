@@ -58,7 +58,7 @@ class Fleet:
     def __init__(self, *, keep: int | None = None) -> None:
         self.seq = 0
         self._keep = keep
-        self._over: deque[str] = deque()  # in the order they ended
+        self._over: deque[str] = deque()  # ended jobs, in the order they ended
         self.failed: dict[str, JobState] = {}  # failed jobs still in memory
         self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be stored elsewhere
         self.submitted = 0  # jobs ever; the serial of the next one
@@ -66,8 +66,7 @@ class Fleet:
         self.finished = Finished()
         self.silent: dict[str, events.SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
-        # `seq` of the last node event: data derived from nodes is valid until it changes
-        self.nodes_changed = 0
+        self.nodes_changed = 0  # `seq` of the last node event: what is derived from nodes is keyed by it
         self._posted: tuple[int, dict[Pool, int]] = (0, {})  # as of that event
         self.drained: dict[str, Said | None] = {}  # nodes where nothing starts, and why
         self.jobs: dict[str, JobState] = {}
@@ -102,7 +101,7 @@ class Fleet:
         self.cloud = Cloud()  # what providers sell, and the nodes they made
         self.limits = Limits()  # when leases reach their job's budget or longest run
         self._shapes: dict[Hashable, int] = {}
-        self.of_shape: list[Job] = []  # one job per shape: it may go where all of its shape may
+        self.of_shape: list[Job] = []  # one job per shape: where it may go, all of its shape may
         self.gpu_s_before_jobs = 0  # GPU-seconds that passed before the first request
         self._gpu_s = self._gpus = self._gpus_since_s = 0
         self._ended_gpu_milli_s = 0  # GPU time billed for leases that have ended

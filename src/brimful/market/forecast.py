@@ -89,7 +89,7 @@ class LoadForecaster:
     _load: list[float] = field(default_factory=list)
     _day: list[float] = field(default_factory=list)  # mean of the day up to each hour
     _week: list[float] = field(default_factory=list)
-    # how far this hour of day is usually above its day's mean
+    # How far this hour of day is usually above its day's mean.
     _usual: list[float] = field(default_factory=list)
     _due: list[tuple[Band, Band, Band]] = field(default_factory=list)  # today's, not yet scored
     _outside: list[int] = field(default_factory=lambda: [0, 0])  # today

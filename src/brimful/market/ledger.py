@@ -51,7 +51,7 @@ class Unposted(Charge):
     sellers: tuple[tuple[str, int], ...]  # the owners of its GPUs: account, GPUs
     requeue: bool = False
     reservation: str = ""
-    # what its pool's reservations had earned when it began
+    # What its pool's reservations had earned when it began.
     lent: dict[str, int] = field(default_factory=dict)
 
 

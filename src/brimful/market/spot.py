@@ -26,7 +26,7 @@ class Terms:
     """What the operator promises."""
 
     notice_s: int = 300
-    # how often the billed price may change, and the longest time between two looks at the market
+    # How often the billed price may change, and the longest time between two looks at the market.
     period_s: int = 120
     step_permille: int = 95  # and by how much at most each time
     max_wait_s: int = 4 * 3600  # a gang kept out only by its size starts within this

@@ -53,7 +53,7 @@ class Hooks:
         self._seen = Seen()
         self._paused = 0
         self._evaluation: int | None = None  # the mark at which one began
-        # the phase between others: inside `optimizer.step(closure)` it is the optimizer's
+        # The phase between others: inside `optimizer.step(closure)` it is the optimizer's.
         self._rest = "other"
         self._inside = False  # a wait within a wait counts once
         self.dtype: Any = None  # the dtype of the forward pass's matmuls

@@ -39,7 +39,7 @@ from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
 from brimful.specs.estimate import Estimate
 from brimful.specs.training import Checkpointing, Dtype
 
-# samples are built from marks in batches: between two steps the caches are cold, which costs time
+# Samples are built from marks in batches: between two steps the caches are cold, which costs time.
 DRAIN_S = 2.0
 WARMUP = 3  # steps in which PyTorch still allocates, compiles and tunes
 _NAMES: dict[Any, Dtype] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -147,7 +147,7 @@ class Meter:
             self._counter.__enter__()
             self.timeline.leaving = self._count
         for sink in self._shared:  # at once: a run that never finishes a step must be visible too
-            # it will be reported at the first step, with the other sinks
+            # It will be reported at the first step, with the other sinks.
             with contextlib.suppress(Exception):
                 sink.start(self._facts())
 

@@ -83,7 +83,7 @@ class StepSample:
     peak_allocated_bytes: int | None = None  # since the process began, or since it was reset
     peak_reserved_bytes: int | None = None
     fragmentation: float | None = None  # share of the reserved bytes without a tensor: 0–1
-    # in this step: cudaMalloc failed, the cache was flushed, and it went on
+    # In this step: cudaMalloc failed, the cache was flushed, and it went on.
     malloc_retries: int | None = None
     step_s_vs_estimate: float | None = None  # measured / likely
     allocated_vs_estimate: float | None = None

@@ -67,7 +67,7 @@ class Timeline:
         self._event, self.clock = event, clock
         self._marks: list[Mark] = []
         self.phase = "other"
-        # called with the part that ends, before the next begins
+        # Called with the part that ends, before the next begins.
         self.leaving: Callable[[str], None] | None = None
         self.switch("other")
 

@@ -41,7 +41,7 @@ class Auctioned:
     events: list[Event] = field(default_factory=list)
     starts: list[tuple[JobState, Parts]] = field(default_factory=list)
     stops: list[tuple[Lease, Said | None]] = field(default_factory=list)  # and why
-    # of the starts: job -> the reservation that has paid
+    # Of the starts: job -> the reservation that has paid.
     reserved: dict[str, str] = field(default_factory=dict)
     look_again_s: int | None = None
 
@@ -76,7 +76,7 @@ class _Known:
     # Whether anything followed from it. The log may move on before that is written: then the key no longer
     # matches, or the work is repeated for nothing.
     acts: bool = False
-    # jobs that would win if their tenant had the money
+    # Jobs that would win if their tenant had the money.
     unpaid: Mapping[str, Said] = field(default_factory=dict)
     by_name: dict[str, Loss] | None = None  # built on first use
 

@@ -64,7 +64,7 @@ class Cycle:
         self.finish: Finish | None = None  # what jobs with a deadline may use, if there is spot to choose
         self.kept: set[str] = set()  # jobs in the slot of their promise: never preempted
         self.claimed: dict[Pool, int] = {}  # GPUs that jobs with a promise wait for
-        # the same by node, or by a pool's first node: GPUs of ending leases
+        # The same by node, or by a pool's first node: GPUs of ending leases.
         self.awaited: dict[int, int] = {}
         self.slot_begins_s: int | None = None  # the next one
         self.in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, in order
@@ -74,7 +74,7 @@ class Cycle:
         self.closed: frozenset[Pool] = frozenset()  # pools where a blocked job lets none pass
         self.worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
         self.blocked: JobState | None = None  # the first job that waits, if waiting helps
-        # when the jobs that a blocked job may stop reach their minimum run time
+        # When the jobs that a blocked job may stop reach their minimum run time.
         self.ready_s: int | None = None
         self.resize_ready_s: int | None = None  # when the next elastic gang reaches its minimum run time
         self._search: Search | None = None  # built on first use: not needed when every job finds a place

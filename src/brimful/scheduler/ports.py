@@ -70,7 +70,7 @@ class Start(NamedTuple):
     job: Job
     parts: Parts  # (node, GPUs); on a node whose GPUs are chosen by count, only the number matters
     checkpoints_from: str = ""  # checkpoints at another site (`Carries`): resume from them if newer
-    # when its newest checkpoint was sealed: resuming from an older one is reported as lost progress
+    # When its newest checkpoint was sealed: resuming from an older one is reported as lost progress.
     kept_until_s: int = 0
     may_share: bool = False  # whether another job may come to run on its GPU
 

@@ -110,7 +110,7 @@ class TimedEngine:
         self._dice = dice
         self._kept: dict[str, float] = {} if kept is None else kept  # job -> work in its checkpoint
         self._running: dict[str, _Run] = {}
-        # leases of jobs that may share, by GPU
+        # Leases of jobs that may share, by GPU.
         self._sharing: dict[tuple[str, tuple[int, ...]], list[str]] = {}
         self._news: dict[str, Observation] = {}
 

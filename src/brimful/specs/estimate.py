@@ -143,7 +143,7 @@ class Memory:
     first_step_bytes: Interval  # device bytes of the first optimizer step, which has no AdamW state yet
     items: tuple[Item, ...]
     peak_at: Peak
-    # cache in the device bytes that PyTorch releases when the card is full
+    # Cache in the device bytes that PyTorch releases when the card is full.
     spare_bytes: Interval = Interval(0, 0, 0)
 
     @property

@@ -63,7 +63,7 @@ class Framework:
     # -- several GPUs and micro-steps
     whole_gradients: bool = False  # sharded: gradients of earlier micro-steps wait unsharded, frozen ones too
     checkpoints_sharded: bool = False  # sharded adapter runs are always checkpointed, layer by layer
-    # adapter runs compute logits and loss for this many positions at a time
+    # Adapter runs compute logits and loss for this many positions at a time.
     loss_chunk_tokens: int | None = None
     stages_cut_batch: bool = (
         False  # pipeline: the batch is split into as many micro-batches as there are stages

@@ -68,7 +68,7 @@ class Model:
     dropout: float = 0.0  # after attention and MLP, and on the embedding
     head_size: int = 0  # 0: width / heads
     gated: bool = False  # SwiGLU, GeGLU: three matrices in the MLP instead of two
-    # tensors the activation keeps: 1 for a fused kernel, 4 for tanh-GELU in Python, 0 for ReLU
+    # Tensors the activation keeps: 1 for a fused kernel, 4 for tanh-GELU in Python, 0 for ReLU.
     gelu_tensors: int = 1
     norm: Norm = "layer"
     norms: int = 2  # norms per layer across its width

@@ -21,7 +21,7 @@ from brimful.errors import BadInput, NotFound, Refused, WorldFailed
 from brimful.language import Number, Plain, Sentence, Several, say, tongue
 from brimful.language.record import said_in
 
-# beyond the script's own limit, which the child enforces: to start, load PyTorch, build the shim
+# Beyond the script's own limit, which the child enforces: to start, load PyTorch, build the shim.
 START_S = 120
 MARK = "BRIMFUL_TRACE"  # in the environment of every process a traced script starts
 _TAIL_LINES = 12

@@ -106,7 +106,7 @@ class Judgement:
         return {
             "claim": self.claim,
             "said": spoken.text(self.said),
-            # kept as it always was; programs should match the next one
+            # Kept as it always was; programs should match the next one.
             "verdict": self.verdict.replace("_", " "),
             "verdict_code": self.verdict,
             "quotes": list(self.quotes),

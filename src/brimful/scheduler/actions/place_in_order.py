@@ -46,7 +46,7 @@ def place_in_order(cycle: Cycle) -> None:
             free = cycle.draft.most_free()
             heads.next()
             continue
-        # others of its shape may use the site it avoids, so nothing is kept for it
+        # Others of its shape may use the site it avoids, so nothing is kept for it.
         if len(elsewhere) < len(pools):
             cycle.avoided_until_s += (state.avoid_until_s,)
             heads.next()

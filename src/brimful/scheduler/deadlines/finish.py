@@ -73,8 +73,7 @@ class Finish:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     moves: list[tuple[Lease, Sentence]] = field(default_factory=list)  # between spot and firm, and why
-    # jobs that need firm GPUs at once, earliest deadline first
-    due_now: list[JobState] = field(default_factory=list)
+    due_now: list[JobState] = field(default_factory=list)  # jobs that need firm GPUs now, earliest first
     look_again_s: int | None = None
 
     def only(self, job: str, pools: list[Pool]) -> list[Pool]:

@@ -32,7 +32,7 @@ from brimful.scheduler.rules import Rules
 SWAPS_UP_TO = 300  # jobs: swapping compares pairs
 ROUNDS = 4
 DEPTH = 2  # how many waiting jobs are considered, in multiples of the fleet's GPUs
-# of its speed: a job ten times as well off elsewhere goes there, however often it has moved
+# Of its speed: a job ten times as well off elsewhere goes there, however often it has moved.
 LEAST_SHARE = 0.1
 NEARLY = 1e-12
 ROOM_FOR_ALL = 10**9
@@ -363,7 +363,7 @@ class _Hopes:
     """
 
     def __init__(self, wants: list[_Want], pools: int) -> None:
-        # there -> width -> gain by pool
+        # Pool -> width -> gain by target pool.
         self._pools: list[dict[int, list[float]]] = [{} for _ in range(pools)]
         for want in wants:
             self.add(want)

@@ -246,7 +246,7 @@ class Worth:
         self.of_rest = WHOLE_GPU * most_worth(sizes, price, WHOLE_GPU)
         asked = float((count * gpus * price[which]).sum()) * WHOLE_GPU
         cpu = float((count * kinds.cpu_milli[some]).sum())
-        # if no task asks for CPUs, they are worth any number of GPUs
+        # If no task asks for CPUs, they are worth any number of GPUs.
         self.gpu_per_cpu = asked / max(cpu, 1.0)
 
     def stays_idle(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats:  # noqa: ARG002 - a Measure

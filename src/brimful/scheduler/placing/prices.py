@@ -28,7 +28,7 @@ def shadow_prices(sizes: Ints, demand: Floats) -> Floats:
         return np.empty(0)
     unit = gcd(WHOLE_GPU, *sizes.tolist())
     small, room = sizes // unit, WHOLE_GPU // unit
-    # one column per pattern: tasks of each size on a GPU
+    # One column per pattern: tasks of each size on a GPU.
     patterns = np.diag((room // small).astype(np.float64))
     used = demand / patterns.diagonal()
     price: Floats = np.ones(len(sizes))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Able = tuple[int, float, str, int, Lease]  # class, loss per GPU, name, GPUs here: jobs that may stop
 Bar = tuple[int, float, float]  # class of the job that needs room; the time and work a victim must exceed
-# class, time and work of its first job, width; running jobs
+# Class, time and work of its first job, width; running jobs.
 Group = tuple[int, float, float, int, list[Entry]]
 CHOICES = 4  # per group of running jobs, the first to preempt
 BORROWERS = 16  # per queue over its quota, how many jobs are considered
@@ -76,7 +76,7 @@ class Search:
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
         self._running = running_in_order(fleet, rules) if rules.preempt != "none" else {}
-        # the lowest class with jobs that may stop
+        # The lowest class with jobs that may stop.
         self._lowest = max([group[0] for group in self._running], default=-1)
         self._owns = False  # whether the job that needs room is within its queue's quota
         self.tries = rules.tries

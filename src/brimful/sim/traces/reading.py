@@ -46,7 +46,7 @@ class Skips:
     lenient: bool = False
     gpu_types: frozenset[str] = frozenset()  # the fleet's, if known beforehand
     throughputs: Throughputs | None = None  # for a Gavel trace's jobs, from the file beside it
-    # and for two jobs on one GPU, by kind
+    # And for two jobs on one GPU, by kind.
     pairs: Mapping[str, tuple[Pairs, ...]] = field(default_factory=dict)
     count: int = 0
     first: list[Said] = field(default_factory=list)
