@@ -234,7 +234,7 @@ class Allocator:
             if self.expandable and pool.expandable:
                 # An expandable block counts with the size it could grow to: prefer one that cannot grow.
                 while blocks[i].va is not None and i + 1 < len(blocks):
-                    if _could_be(blocks[i + 1]) >= _could_be(blocks[i]):
+                    if _size_if_grown(blocks[i + 1]) >= _size_if_grown(blocks[i]):
                         break
                     i += 1
             else:  # the setting was switched off: only blocks of ordinary segments
@@ -491,7 +491,7 @@ class Allocator:
                     self.release(block)
 
 
-def _could_be(block: Block) -> int:
+def _size_if_grown(block: Block) -> int:
     """A block's size if it grew into the address space after it."""
     after = block.after
     return block.size + (after.size if after is not None and not after.mapped else 0)

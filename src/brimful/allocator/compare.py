@@ -160,7 +160,7 @@ class _Walk:
         else:
             if action == "oom":
                 self.found.ooms.append(event)
-                self._map_in_vain()
+                self._map_failed_pages()
             self.found.other_actions[action] += 1
 
     # Taking.
@@ -270,7 +270,7 @@ class _Walk:
             self.owners.returned(event)
         wanted: Taken = [(event.action, event.address, event.nbytes) for event in returned]
         self._note_cause(i, end)
-        self._map_in_vain()
+        self._map_failed_pages()
         got = self._return(wanted, end)
         same = sum(1 for a, b in zip(wanted, got, strict=False) if a == b)
         self.found.segment_free.add(right=same, of=max(len(wanted), len(got)))
@@ -279,7 +279,7 @@ class _Walk:
             self._differs(say("allocator.return_differs", first=Plain(i), last=Plain(end - 1), **counts))
         return end
 
-    def _map_in_vain(self) -> None:
+    def _map_failed_pages(self) -> None:
         """Pages that were mapped for a request before the GPU turned out to be full stay mapped."""
         for event in self.fresh:
             if event.action == "segment_map":

@@ -148,7 +148,7 @@ def _dialects(found: Mapping[str, Any]) -> Found:
     said |= {key: value for key, value in auto.items() if said.get(key) == "auto"}
     if said.get("bf16") == "full":
         said |= {"bf16": True, "torch_dtype": "bfloat16"}
-    if (loaded := _loaded(said)) is not None:
+    if (loaded := _load_dtype(said)) is not None:
         said.setdefault("torch_dtype", loaded)
     if "finetuning_type" not in said:
         return said
@@ -164,7 +164,7 @@ def _dialects(found: Mapping[str, Any]) -> Found:
     return said
 
 
-def _loaded(said: Mapping[str, Any]) -> str | None:
+def _load_dtype(said: Mapping[str, Any]) -> str | None:
     """The 16-bit format in which axolotl and LLaMA-Factory load weights; None if they end up in fp32.
 
     LLaMA-Factory casts everything that is trained back to fp32, so only an adapter's frozen weights stay

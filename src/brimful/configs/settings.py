@@ -102,11 +102,11 @@ def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -
         if not equals or not key:
             raise BadInput(say("configs.set_not_a_pair", text=Quoted(text[:60])))
         # 1.10 is a release, not the number 1.1
-        said[key] = raw.strip() if key == _TORCH else _spoken(raw.strip(), {**(names or {}), **said})
+        said[key] = raw.strip() if key == _TORCH else _parse_value(raw.strip(), {**(names or {}), **said})
     return said
 
 
-def _spoken(raw: str, names: Mapping[str, Value]) -> Value:
+def _parse_value(raw: str, names: Mapping[str, Value]) -> Value:
     """A value from the command line: Python if it parses as Python, else the word itself (dtype=float16)."""
     if raw in ("true", "false"):
         return raw == "true"
@@ -168,23 +168,23 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     _spread(now)
     without = _older(torch, now)
     warnings += without.values()
-    warnings += _always(code, now)
+    warnings += _framework_rules(code, now)
     shape = _model(reading.model, model)
     _image_length(shape, training)
-    _possible(now)
-    _possible_parts(shape, now)
+    _check_split(now)
+    _check_parts(shape, now)
     words = {own_word(key) for key in said} | without.keys()
     return replace(
         reading,
         model=shape,
         training=replace(reading.training, **training),
-        assumed=tuple(a for a in reading.assumed if not _answered(a, words)),
+        assumed=tuple(a for a in reading.assumed if not _is_given(a, words)),
         warnings=(*reading.warnings, *warnings),
         unsure=reading.unsure + unsure,
     )
 
 
-def _answered(assumption: Assumption, words: set[str | None]) -> bool:
+def _is_given(assumption: Assumption, words: set[str | None]) -> bool:
     """Whether one of our settings gives what was assumed, whatever the format calls it."""
     names = {name for word in words for name in _ANSWERS.get(word or "", ())}
     return assumption.name in names or (own_word(assumption.name) or assumption.name) in words
@@ -220,7 +220,7 @@ def _older(torch: Torch, now: Now) -> dict[str | None, Sentence]:
     return lacks
 
 
-def _always(code: Framework, now: Now) -> list[Sentence]:
+def _framework_rules(code: Framework, now: Now) -> list[Sentence]:
     """What the framework does whatever the settings say; each is reported."""
     adapted = now["tuning"] != "full"
     if code.fp32_gradients and "fp32_gradients" not in now.maps[0]:
@@ -263,7 +263,7 @@ def _spread(now: Now) -> None:
         now["casts"] = "gather"  # FSDP and DeepSpeed cast the shards, not the ops
 
 
-def _possible(now: Now) -> None:
+def _check_split(now: Now) -> None:
     """Refuse a split over more GPUs than there are, and an update that would come too early."""
     gpus, copy = now["gpus"], now["tensor"] * now["pipeline"]
     split, held = copy * now["context"], copy * now["shards"]
@@ -281,7 +281,7 @@ def _possible(now: Now) -> None:
         raise BadInput(say("configs.in_backward_accumulates", steps=now["accumulation"]))
 
 
-def _possible_parts(model: Model, now: Now) -> None:
+def _check_parts(model: Model, now: Now) -> None:
     """Refuse to spread more heads, layers or experts than there are."""
     pieces = now["pipeline"] * now["virtual_stages"]
     if model.heads % now["tensor"]:

@@ -84,7 +84,7 @@ def _read_arguments(
     """The shape trained as the arguments say, or by Trainer's defaults without arguments."""
     given, strange = sort_arguments(found)
     if file is not None and isinstance(given.get("deepspeed"), str):
-        given["deepspeed"] = _beside(file, given["deepspeed"])
+        given["deepspeed"] = _named_config(file, given["deepspeed"])
     ours = {}
     for key, value in parse_sets(overrides).items():
         # A name both know is read in our sense, which is more specific: checkpointing=selective,
@@ -109,7 +109,7 @@ def _read_arguments(
     said.append(Assumption(name="gpus", value=1, why=say("configs.why_torchrun_says")))
     if strange:
         warnings.append(say("configs.not_known_without_effect", names=some_of(strange, _MAX_LISTED)))
-    warnings += _below(found)
+    warnings += _nested_warnings(found)
     reading = Reading(
         model=shape.model,
         training=training,
@@ -121,13 +121,13 @@ def _read_arguments(
     )
     reading = apply_settings(reading, ours)
     if reading.training.gpus == 1:
-        return _alone(reading)
+        return _on_one_gpu(reading)
     if {"gpus", "sharding", "shards"} & {own_word(key) for key in ours}:
         return reading  # already spread over them
     return apply_settings(reading, {"gpus": reading.training.gpus, "sharding": reading.training.sharding})
 
 
-def _below(found: Mapping[str, Any]) -> list[Sentence]:
+def _nested_warnings(found: Mapping[str, Any]) -> list[Sentence]:
     """Warnings about settings that count at the top level but are nested; DeepSpeed's block is read."""
     warnings = [
         say("configs.ignored_not_top_level", path=path[:80])
@@ -137,14 +137,14 @@ def _below(found: Mapping[str, Any]) -> list[Sentence]:
     return warnings[:_MAX_LISTED]
 
 
-def _beside(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name if there is none
+def _named_config(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name if there is none
     """A config that the arguments name, if it is in their folder; nothing else is followed."""
     plain = Path(name).name
     other = file.parent / plain
     return read_plain(other) if plain.endswith(".json") and other.is_file() else name
 
 
-def _alone(reading: Reading) -> Reading:
+def _on_one_gpu(reading: Reading) -> Reading:
     """On one GPU there is nothing to spread over, whatever the arguments say."""
     if reading.training.sharding == "none":
         return reading

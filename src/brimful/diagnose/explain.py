@@ -153,7 +153,7 @@ def clean(text: str) -> str:
 
 def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Explanation:
     which = list(_which(m, buffer, about))
-    says = [*_asked(m), *which, *_where(m, which), *_shares(m), *_fragments(m), *_strange(m)]
+    says = [*_asked(m), *which, *_where(m, which), *_shares(m), *_fragments(m), *_odd_numbers(m)]
     titles = {"host": say("diagnose.title_host")}
     return Explanation(
         kind="out_of_memory",
@@ -276,7 +276,7 @@ def _rounding(*sizes: int) -> float:
     return sum(0.005 * (GIB if size >= GIB else MIB) for size in sizes)
 
 
-def _strange(m: OutOfMemory) -> Iterator[Sentence]:
+def _odd_numbers(m: OutOfMemory) -> Iterator[Sentence]:
     if m.total_bytes and (m.reserved_bytes or 0) > 1.02 * m.total_bytes:
         yield say("diagnose.more_than_card", reserved=Size(m.reserved_bytes or 0))
     if m.absurd:

@@ -99,10 +99,10 @@ def diagnose(files: Sequence[Sequence[Sample]], *, estimate: dict[str, Any] | No
     processes = [found for found in map(_process, files) if found is not None]
     gpus = [sample for file in files for sample in file if isinstance(sample, GpuSample)]
     if not processes:
-        return _thin(0, say("slow.no_run"))
+        return _too_little_data(0, say("slow.no_run"))
     run, steps = processes[0]
     if len(steps) < LEAST_STEPS:
-        return _thin(len(steps), say("slow.few_steps", least=LEAST_STEPS, steps=len(steps)))
+        return _too_little_data(len(steps), say("slow.few_steps", least=LEAST_STEPS, steps=len(steps)))
     seen = _Seen(
         run=run,
         steps=steps,
@@ -132,7 +132,7 @@ def why_line(samples: Sequence[Sample]) -> Sentence | None:
     return cause_words(HEALTHY) if found.verdict == HEALTHY else None
 
 
-def _thin(steps: int, missing: Sentence) -> Diagnosis:
+def _too_little_data(steps: int, missing: Sentence) -> Diagnosis:
     return Diagnosis(
         findings=(), missing=(missing,), steps=steps, step_s=None, mfu=None, verdict=CANNOT_TELL,
         judged=say("slow.too_little"),

@@ -258,16 +258,16 @@ def _mlp(model: Model, training: Training, *, mixed: bool = False) -> int:
     """Bytes per token for the MLP, or for the mixture of experts that replaces it."""
     d, h, experts = model.width, number_bytes(training), model.experts
     if not mixed or experts is None:
-        return _inside(model, training, model.mlp_width)
-    routed = _inside(model, training, experts.width) + h * d + PLACES_BYTES + _read(model, training)
+        return _inner_mlp(model, training, model.mlp_width)
+    routed = _inner_mlp(model, training, experts.width) + h * d + PLACES_BYTES + _read(model, training)
     router = FP32_BYTES * experts.count
-    shared = _inside(model, training, experts.shared_width) if experts.shared_width else 0
+    shared = _inner_mlp(model, training, experts.shared_width) if experts.shared_width else 0
     if experts.shared_gate:
         shared += h * d  # the gate's input
     return router + experts.chosen * routed + shared
 
 
-def _inside(model: Model, training: Training, width: int) -> int:
+def _inner_mlp(model: Model, training: Training, width: int) -> int:
     """Bytes per token between the two ends of an MLP of inner width `width`."""
     h = number_bytes(training)
     last = input_bytes(training) * width if _keeps_inputs(training) else 0
@@ -333,7 +333,7 @@ def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list
             sums[kind] = sums.get(kind, 0) + round(count * each)
     for kind, each in _before_adapters(model, training).items():
         sums[kind] = sums.get(kind, 0) - round(in_flight * each)
-    whys = _whys(model, training)
+    whys = _reasons(model, training)
     return [*(Item(kind, sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
 
 
@@ -362,7 +362,7 @@ def _before_adapters(model: Model, training: Training) -> dict[Part, int]:
     return {kind: training.micro_tokens * each // training.tensor for kind, each in found.items()}
 
 
-def _whys(model: Model, training: Training) -> dict[Part, Sentence]:
+def _reasons(model: Model, training: Training) -> dict[Part, Sentence]:
     """What each kind of activation is, in the order of the layer."""
     wide, scores = residual_bytes(training) > number_bytes(training), written_out(model, training)
     whys: dict[Part, Sentence] = {
@@ -384,13 +384,13 @@ def _selective(model: Model, training: Training) -> int:
     values, gate, MLP output) and recomputes the others.
     """
     h = number_bytes(training)
-    numbers = model.query_width + model.kv_width + _every_other(model)
+    numbers = model.query_width + model.kv_width + _kept_mlp_numbers(model)
     each = h * (numbers + model.query_width) + FP32_BYTES * model.heads
     own = h * model.width // sequence_split(training)
     return training.micro_tokens * (own + each // training.tensor)
 
 
-def _every_other(model: Model) -> int:
+def _kept_mlp_numbers(model: Model) -> int:
     """Numbers of the MLP that selective checkpointing keeps: inside, and at its end.
 
     For a mixture: inside each chosen expert, and its output.

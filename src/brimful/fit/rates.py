@@ -46,7 +46,7 @@ def training_rates(
             answer = distill(teacher, model, split, gpu, correction=correction)
         return _judged(answer, answer.speed.tokens_per_s.likely)
 
-    return _refusals(rate)
+    return _with_refusals(rate)
 
 
 def serving_rates(model: Model, serving: Serving) -> Rates:
@@ -56,7 +56,7 @@ def serving_rates(model: Model, serving: Serving) -> Rates:
         _, answer = filled(model, serving, gpu, _NOBODY_BYTES)
         return _judged(answer, gpus * answer.tokens_per_s.likely)
 
-    return _refusals(rate)
+    return _with_refusals(rate)
 
 
 def spread(training: Training, gpus: int) -> Training | None:
@@ -87,7 +87,7 @@ def _judged(answer: Estimate | InferenceEstimate, tokens_per_s: float) -> Rate:
     return Rate(0.0, say("fit.short_by", size=Size(answer.short_bytes)))
 
 
-def _refusals(rate: Rates) -> Rates:
+def _with_refusals(rate: Rates) -> Rates:
     def asked(gpu: Gpu, gpus: int) -> Rate:
         try:
             return rate(gpu, gpus)

@@ -74,7 +74,7 @@ class Command:
         """The command with only these lines changed; earlier words for them are removed."""
         words = list(self.words)
         for line, value in lines.items():
-            words = _said(words, self.begins, self.keys[line], value, switch=line in self.switches)
+            words = _with_value(words, self.begins, self.keys[line], value, switch=line in self.switches)
         return replace(self, words=tuple(words), says={**self.says, **lines})
 
     def adding(self, words: Sequence[str]) -> Command:
@@ -82,11 +82,11 @@ class Command:
         now = list(self.words)
         for word in words:
             key, equals, value = word.partition("=")
-            now = _said(now, self.begins, key + equals, value, switch=not equals)
+            now = _with_value(now, self.begins, key + equals, value, switch=not equals)
         return replace(self, words=tuple(now))
 
 
-def _said(words: list[str], begins: int, key: str, value: object, *, switch: bool) -> list[str]:
+def _with_value(words: list[str], begins: int, key: str, value: object, *, switch: bool) -> list[str]:
     head, own = words[:begins], _without(words[begins:], key, switch=switch)
     if switch:
         return [*head, *own, *([key] if value is not False else [])]
@@ -203,7 +203,7 @@ def _flags(tree: ast.Module) -> dict[str, _Flag]:
     return found
 
 
-def _in_full(words: Sequence[str], flags: Mapping[str, _Flag]) -> list[str]:
+def _long_names(words: Sequence[str], flags: Mapping[str, _Flag]) -> list[str]:
     """The words with every option by its long name: `-b 8`, `-b8` and `--batch 8` mean --batch-size too."""
     longs = {short: flag for flag, option in flags.items() for short in option.short}
     full: list[str] = []
@@ -253,7 +253,7 @@ def _argparse(blank: Command, own: Sequence[str], flags: Mapping[str, _Flag]) ->
     keys: dict[str, str] = {}
     says: dict[str, Any] = {}
     switches: set[str] = set()
-    said = spoken(_in_full(own, flags))
+    said = spoken(_long_names(own, flags))
     for flag, option in flags.items():
         plain = flag.removeprefix("--").replace("-", "_")
         line = own_name(plain) or _ALSO.get(plain)

@@ -192,7 +192,7 @@ class Guard:
                 words=self._words(),
                 resumed_from=str(state.resumed.path) if state.resumed else None,
                 log=str(log),
-                ended=_how(ended, cause),
+                ended=_ending_of(ended, cause),
                 exit_code=ended.exit_code,
                 seconds=round(ended.seconds, 3),
                 message=cause.as_dict() if cause else None,
@@ -318,11 +318,11 @@ def out_of_memory_of(ended: Ended) -> OutOfMemory | None:
     """The message that ended it, if GPU memory did. One that the script survived is not what ended it."""
     if ended.status == 0:
         return None
-    found = [message for message in find_out_of_memory(_last_words(ended.tail)) if message.kind != "host"]
+    found = [message for message in find_out_of_memory(_last_traceback(ended.tail)) if message.kind != "host"]
     return found[-1] if found else None
 
 
-def _last_words(tail: str) -> str:
+def _last_traceback(tail: str) -> str:
     """From the last traceback on, with those it was raised from; everything if several ranks print."""
     at = tail.rfind(_TRACEBACK)
     if at < 0 or "[rank" in tail or "torch.distributed.elastic" in tail:
@@ -334,7 +334,7 @@ def _last_words(tail: str) -> str:
     return tail[at:]
 
 
-def _how(ended: Ended, cause: OutOfMemory | None) -> Ending:
+def _ending_of(ended: Ended, cause: OutOfMemory | None) -> Ending:
     if ended.passed_on is not None:
         return "told_to_stop"
     if ended.stopped is not None:

@@ -143,10 +143,10 @@ class Child:
             looked = time.monotonic()
             while process.poll() is None:
                 for key, _ in ready.select(_LOOK_S):
-                    if key.fd in sources and not self._pass(key.fd, sources[key.fd], log):
+                    if key.fd in sources and not self._pass_output(key.fd, sources[key.fd], log):
                         ready.unregister(key.fd)
                     elif key.fd == 0:
-                        self._type(ready)
+                        self._pass_input(ready)
                 if time.monotonic() - looked >= _LOOK_S:
                     self._look(watch)
                     looked = time.monotonic()
@@ -161,10 +161,10 @@ class Child:
             if not left:
                 return
             for key in left:
-                if not self._pass(key.fd, sources[key.fd], log):
+                if not self._pass_output(key.fd, sources[key.fd], log):
                     ready.unregister(key.fd)
 
-    def _pass(self, source: int, ours: int, log: FileIO) -> bool:
+    def _pass_output(self, source: int, ours: int, log: FileIO) -> bool:
         """Bytes as they come: to us, to the log, to the tail. False at the end of the stream."""
         try:
             data = os.read(source, 65536)
@@ -186,7 +186,7 @@ class Child:
                 self._closed.add(ours)
         return True
 
-    def _type(self, ready: selectors.BaseSelector) -> None:
+    def _pass_input(self, ready: selectors.BaseSelector) -> None:
         """What the user types goes to the run."""
         assert self._master is not None
         typed = os.read(0, 4096)

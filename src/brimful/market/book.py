@@ -48,7 +48,7 @@ def parse_book(text: str) -> Book:
     if not isinstance(body, dict):
         raise BadInput(say("market.book_not_object"))
     book = say("market.book")
-    _spelt(body, book, _BOOK)
+    _check_spelling(body, book, _BOOK)
     floor = _money(body.get("floor", 0), book, "floor", zero=True)
     bonus = body.get("bonus_percent", 25)
     if not _is_integer(bonus) or not 0 <= bonus <= 100:
@@ -69,7 +69,7 @@ def _supply(given: object, floor: int) -> tuple[Step, ...]:
         where = say("market.supply_entry", entry=Plain(i + 1))
         if not isinstance(entry, dict):
             _bad(say("market.bad_step", where=where, value=_shown(entry)))
-        _spelt(entry, where, _STEP)
+        _check_spelling(entry, where, _STEP)
         ask = _money(_get(entry, "ask"), where, "ask") if _get(entry, "ask") is not None else floor
         if ask < floor:
             _bad(say("market.ask_below_floor", where=where, ask=Usd(ask), floor=Usd(floor)))
@@ -119,7 +119,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
         _bad(say("market.no_name", entry=Plain(i + 1)))
     name = str(name)[:200]
     where = _entry(name, i)
-    _spelt(entry, where, _BID)
+    _check_spelling(entry, where, _BID)
     quantity = _count(_get(entry, "quantity"), where, "quantity", most=1_000_000)
     least = _get(entry, "min_quantity")
     least = quantity if least is None else _count(least, where, "min_quantity", most=1_000_000)
@@ -162,7 +162,7 @@ def _get(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
     return next((entry[name] for name in _NAMES[key] if name in entry), None)
 
 
-def _spelt(entry: Mapping[str, Any], where: Sentence, known: tuple[str, ...]) -> None:
+def _check_spelling(entry: Mapping[str, Any], where: Sentence, known: tuple[str, ...]) -> None:
     """Refuse a misspelt field: it would be ignored silently. Unrelated extra fields are fine."""
     for field in entry:
         if field not in known and (near := _near(field[:60], known)):

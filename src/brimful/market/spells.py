@@ -165,11 +165,11 @@ def follow(zones: Sequence[Sequence[int]], *, until_s: int, prior: Hours = PRIOR
     # gone.
     others = [landing(at_s) for zone in zones for at_s in zone[1::2] if at_s < until_s] or [0]
     any_zone = [others.count(state) / len(others) for state in range(1 + _N)]
-    any_age = _leaning([sum(row[state] for row in counts) for state in range(1 + _N)], any_zone)
-    return Following(spells, tuple(tuple(_leaning(row, any_age)) for row in counts))
+    any_age = _smoothed_shares([sum(row[state] for row in counts) for state in range(1 + _N)], any_zone)
+    return Following(spells, tuple(tuple(_smoothed_shares(row, any_age)) for row in counts))
 
 
-def _leaning(counts: Sequence[float], on: Sequence[float]) -> list[float]:
+def _smoothed_shares(counts: Sequence[float], on: Sequence[float]) -> list[float]:
     """Shares, with a prior that weighs as much as some spells."""
     total = sum(counts) + PRIOR_SPELLS
     return [(n + PRIOR_SPELLS * before) / total for n, before in zip(counts, on, strict=True)]

@@ -100,14 +100,14 @@ def priced(
     owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
     if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
         whole = max(1, units) * terms.smooth_s
-        price = _followed(before, cleared.price, owed, whole, terms, lowest_waiting=lowest_waiting)
+        price = _next_bill(before, cleared.price, owed, whole, terms, lowest_waiting=lowest_waiting)
     price = _between(price, lowest_limit, cleared.floor)
     return replace(
         state, at_s=now_s, billed=price, cleared=cleared.price, used=sum(state.held.values()), owed=owed
     )
 
 
-def _followed(
+def _next_bill(
     before: int, cleared: int, owed: int, whole: int, terms: Terms, *, lowest_waiting: int | None
 ) -> int:
     """The bill after one more period, before limits and asks."""
@@ -168,7 +168,7 @@ def next_round(
 
     limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
-    leaving_units = _gone_in_time(due, held, notices, state, terms, now_s=now_s)
+    leaving_units = _leaving_in_time(due, held, notices, state, terms, now_s=now_s)
     low = min(limits, default=None)
     waiting = min((bids[name].limit for name in won.keys() - held.keys()), default=None)
     after = priced(
@@ -253,7 +253,7 @@ def _due(
     return tuple(due)
 
 
-def _gone_in_time(
+def _leaving_in_time(
     due: Collection[str],
     held: Mapping[str, int],
     notices: Mapping[str, int],

@@ -57,7 +57,7 @@ def curve(
             low = scale
         else:
             high = scale
-    return _whole(_smoothed([high * each for each in shape], last / FLAT, terms), last, terms)
+    return _in_permille(_smoothed([high * each for each in shape], last / FLAT, terms), last, terms)
 
 
 def _shape(u: float, terms: TariffTerms) -> float:
@@ -81,7 +81,7 @@ def _smoothed(wanted: Sequence[float], last: float, terms: TariffTerms) -> list[
     return line
 
 
-def _whole(line: Sequence[float], last: int, terms: TariffTerms) -> list[int]:
+def _in_permille(line: Sequence[float], last: int, terms: TariffTerms) -> list[int]:
     """In thousandths, rounded towards the hour before, so that a step is never exceeded."""
     found: list[int] = []
     before = last

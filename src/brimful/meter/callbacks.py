@@ -58,16 +58,16 @@ class _HuggingFace:
             self._aside = self.meter.timeline.at
 
     def on_evaluate(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-        self._was("evaluation")
+        self._mark_pause("evaluation")
 
     def on_save(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-        self._was("checkpoint")
+        self._mark_pause("checkpoint")
 
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
         if self.meter is not None:
             self.meter.close()
 
-    def _was(self, kind: str) -> None:
+    def _mark_pause(self, kind: str) -> None:
         """Everything since the step ended, or since the last such pause did."""
         if self.meter is not None:
             self._aside = self.meter.hooks.was(self._aside, kind)

@@ -160,7 +160,7 @@ class Meter:
         self._pending.append(
             _Pending(step=self._steps, at_s=time.time(), lap=lap, seen=seen, memory=self._memory())
         )
-        self._introduce()
+        self._start_sinks()
         if self._clock() - self._drained_s >= DRAIN_S:
             self._drain()
 
@@ -196,14 +196,14 @@ class Meter:
         self._closed = True
         self._stop_counting()
         self.hooks.detach()
-        self._introduce()
+        self._start_sinks()
         with contextlib.suppress(RuntimeError):  # a dead device has nothing more to report
             if self._pending and self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # the run is over: nothing is slowed down
             self._drain()
         self._sinks.end(self._sums.end(self, error=error))
 
-    def _introduce(self) -> None:
+    def _start_sinks(self) -> None:
         """Once: its facts are known at the first step."""
         if self._run is None:
             self._run = self._facts()

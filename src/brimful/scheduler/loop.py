@@ -230,7 +230,7 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: in
             ports.unrecorded.setdefault(site, []).extend(seen)
         heard = ports.unrecorded.get(site)
         if heard:
-            news += _heard(fleet, ports, heard, problems, now_s=now_s)
+            news += _lease_news(fleet, ports, heard, problems, now_s=now_s)
     return news
 
 
@@ -243,7 +243,7 @@ def _named(known: Mapping[str, Node], site: str, nodes: Sequence[Node]) -> dict[
     return here
 
 
-def _heard(
+def _lease_news(
     fleet: Fleet, ports: Ports, heard: Sequence[Observation], problems: dict[str, Said], *, now_s: int
 ) -> list[Event]:
     news: list[Event] = []
@@ -298,7 +298,7 @@ def _lease_changes(
         at_s = int(seen.started_s - seen.skew_s)
         changes.append(LeaseStarted(at_s, lease.lease, runs_on, seen.resumes_s))
     if seen.state == "ended":
-        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, seen.cause)
+        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _is_requeued(lease, state, seen.cause)
         changes.append(
             LeaseEnded(
                 at_s=now_s if seen.ended_s is None else int(seen.ended_s - seen.skew_s),
@@ -319,7 +319,7 @@ def _tries_left(state: JobState) -> bool:
     return state.failures < state.job.retries and not state.cancel_requested
 
 
-def _goes_on(lease: Lease, state: JobState, cause: Cause | None) -> bool:
+def _is_requeued(lease: Lease, state: JobState, cause: Cause | None) -> bool:
     """Whether the job waits for other GPUs: one that leaves while on notice did as it was told.
 
     So does a job whose node was lost or whose engine evicted it: only a failed job uses up a try.

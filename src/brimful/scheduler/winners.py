@@ -32,7 +32,7 @@ class Winners:
     ) -> None:
         """`reserved`: jobs whose GPUs are paid for ahead; they choose before all winners."""
         self._fleet, self._pool, self._leases, self._reserved = fleet, pool, leases, reserved
-        self._leaving = self._leave_for_owners()
+        self._leaving = self._leaving_for_owners()
         self._rank = {bid.bid: i for i, bid in enumerate(book.ranked())}
         self.parts: dict[str, Parts] = {}
         self.ready: set[str] = set()  # jobs whose GPUs are all free already
@@ -50,7 +50,7 @@ class Winners:
         refused: list[str] = []
         starting = [bid for bid, _ in winners if bid.bid not in self._leases]
         ranked = sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid]))
-        first = sorted(self._reserved, key=self._owners_turn)
+        first = sorted(self._reserved, key=self._owner_order)
         for name in (*first, *(bid.bid for bid in ranked)):
             job = self._fleet.jobs[name].job
             parts = place(job, now, self._pool)
@@ -68,13 +68,13 @@ class Winners:
             self.parts[name] = parts
         return refused
 
-    def _owners_turn(self, name: str) -> tuple[int, int, str]:
+    def _owner_order(self, name: str) -> tuple[int, int, str]:
         """Longest wait first: a borrower that left for an owner may also be a job of that owner, and would
         otherwise take the very GPUs it left."""
         state = self._fleet.jobs[name]
         return (state.waiting_since_s, -state.job.gpus, name)
 
-    def _leave_for_owners(self) -> set[str]:
+    def _leaving_for_owners(self) -> set[str]:
         """Jobs on notice whose GPUs an owner waits for stay chosen, the first to leave first.
 
         If another one were chosen at each change of the book, each with its own notice, owners might wait

@@ -66,7 +66,7 @@ def bound(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> Bound:
     mean_run = sum(run_s for _, _, run_s in jobs) / len(jobs)
     sizes = [(at_s, size_s) for at_s, size_s, _ in jobs]
     srpt = sum(_ends(sizes)) / len(jobs) - mean_submit
-    middle = sum(_middles(sizes)) / len(jobs) - mean_submit + mean_run / 2
+    middle = sum(_mean_busy_dates(sizes)) / len(jobs) - mean_submit + mean_run / 2
     return Bound(mean_jct_s=max(mean_run, srpt, middle), makespan_s=_makespan(jobs))
 
 
@@ -140,7 +140,7 @@ def _ends(jobs: Sequence[tuple[float, float]]) -> list[float]:
     return ends
 
 
-def _middles(jobs: Sequence[tuple[float, float]]) -> list[float]:
+def _mean_busy_dates(jobs: Sequence[tuple[float, float]]) -> list[float]:
     """The mean busy date of each job under shortest total size first, with preemption."""
     waiting: list[tuple[float, float, float]] = []  # size, left, integral of busy time so far
     middles: list[float] = []

@@ -167,7 +167,7 @@ def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
                     job.gpus,
                     job.gpu_milli if job.gpus else 0,
                     job.gpu_types,
-                    _unable(job, gpu_types),
+                    _unusable_types(job, gpu_types),
                 ),
                 len(index),
             )
@@ -190,7 +190,7 @@ def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
     return Workload(kinds=kinds, kind=kind, memory_mib=memory)
 
 
-def _unable(job: Job, gpu_types: Sequence[str]) -> tuple[str, ...]:
+def _unusable_types(job: Job, gpu_types: Sequence[str]) -> tuple[str, ...]:
     """Types without a rate for the job, or with less memory than its share of a card would need."""
     if not job.gpus or not (job.rates or job.peak_bytes):
         return ()

@@ -342,8 +342,8 @@ class _Rehearsal:
         self._ended = self._down = 0
         self._wake_s = self._idle_seq = -1
         if self.dice is not None and arrivals:
-            self._roll(self.dice.next_loss(arrivals[0].at_s))
-            self._roll(self.dice.next_outage(arrivals[0].at_s))
+            self._schedule_mishap(self.dice.next_loss(arrivals[0].at_s))
+            self._schedule_mishap(self.dice.next_outage(arrivals[0].at_s))
 
     def next_s(self) -> int | None:
         """The next moment at which anything is due."""
@@ -372,7 +372,7 @@ class _Rehearsal:
                     self._ended += 1
                     progress(self._ended, len(arrivals))
             elif what is not None:
-                self._befall(what)
+                self._apply_mishap(what)
 
     def is_over(self, plan: Plan) -> bool:
         """Whether only mishaps can still happen; if not, schedule the next look."""
@@ -395,11 +395,11 @@ class _Rehearsal:
         looks = again_s is not None and self.fleet.spot and self.fleet.due
         return not looks and not any(state.job.deferrable for state in self.fleet.waiting.values())
 
-    def _roll(self, drawn: tuple[int, Mishap] | None) -> None:
+    def _schedule_mishap(self, drawn: tuple[int, Mishap] | None) -> None:
         if drawn is not None:
             self.kernel.at(*drawn)
 
-    def _befall(self, what: Mishap) -> None:
+    def _apply_mishap(self, what: Mishap) -> None:
         """Let it happen, and draw when it happens next."""
         assert self.dice is not None
         now_s = self.engine.now_s
@@ -408,11 +408,11 @@ class _Rehearsal:
                 if self.engine.fail(name):
                     self._down += 1
                     self.kernel.at(now_s + self.dice.faults.node_back_s, NodeReturns(name))
-                self._roll(self.dice.next_loss(now_s))
+                self._schedule_mishap(self.dice.next_loss(now_s))
             case NodeReturns(node=name):
                 self.engine.back(name)
                 self._down -= 1
             case SiteSilent(until_s=until_s):
                 self.engine.silent_until_s = until_s
                 self.kernel.at(until_s, None)
-                self._roll(self.dice.next_outage(until_s))
+                self._schedule_mishap(self.dice.next_outage(until_s))

@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
         before = len(self.tape.blocks)
         for tensor in results:
             if self._counts(tensor):
-                self._see(tensor, place, inputs, overwritten)
+                self._record_tensor(tensor, place, inputs, overwritten)
                 if func._schema.is_mutable:
                     self._first_use(tensor, name, inputs)
         if backward:
@@ -195,7 +195,7 @@ class Recorder(TorchDispatchMode):
     def _counts(self, tensor: Any) -> bool:
         return bool(tensor.device.type == self.device)
 
-    def _see(self, tensor: Any, place: Place, inputs: Sequence[Any], overwritten: Any) -> None:
+    def _record_tensor(self, tensor: Any, place: Place, inputs: Sequence[Any], overwritten: Any) -> None:
         """Record the tensor's storage if it is new, or has grown."""
         storage = tensor.untyped_storage()
         size = storage.nbytes()

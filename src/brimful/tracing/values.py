@@ -67,7 +67,7 @@ class Unknown(int):
     """An integer of unknown value. Arithmetic with one gives another."""
 
 
-def _spreading(name: str) -> Callable[..., Any]:
+def _propagating(name: str) -> Callable[..., Any]:
     plain = getattr(int, name)
 
     def computed(*numbers: Any) -> Any:
@@ -78,8 +78,8 @@ def _spreading(name: str) -> Callable[..., Any]:
 
 
 for _name in ("add", "sub", "mul", "floordiv", "mod"):
-    setattr(Unknown, f"__{_name}__", _spreading(f"__{_name}__"))
-    setattr(Unknown, f"__r{_name}__", _spreading(f"__r{_name}__"))
+    setattr(Unknown, f"__{_name}__", _propagating(f"__{_name}__"))
+    setattr(Unknown, f"__r{_name}__", _propagating(f"__r{_name}__"))
 
 # Functions that take a size: an `Unknown` among their arguments means that a shape was invented.
 _MAKERS = (

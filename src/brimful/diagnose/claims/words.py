@@ -105,11 +105,13 @@ def mentions(text: str, *ideas: str) -> list[tuple[int, str]]:
     """Where each of the ideas is named, in the order of the text; not the other side of a comparison."""
     found = [(match.start(), idea) for idea in ideas for match in _pattern(idea).finditer(text)]
     free = ("batch", "accumulation")  # "from batch 12 to 6" is the change itself
-    return sorted((at, idea) for at, idea in found if idea in free or not _against().search(text[:at]))
+    return sorted(
+        (at, idea) for at, idea in found if idea in free or not _comparison_pattern().search(text[:at])
+    )
 
 
 @cache
-def _against() -> re.Pattern[str]:
+def _comparison_pattern() -> re.Pattern[str]:
     """ "fp16 instead of": what comes next is only the object of a comparison."""
     return re.compile(rf"(?:{'|'.join(_ideas()['against'])})\s+(?:\w+\s+)?$")
 

@@ -148,7 +148,7 @@ class Purses:
         name, before = event.tenant, self.budgets.get(event.tenant)
         moves: list[Move] = []
         if before is not None and (event.microusd is None or before.within != event.within):
-            moves += self._give_up(before, before.left_microusd)
+            moves += self._return_to_parent(before, before.left_microusd)
             self._forget(before)
         if event.microusd is None:
             return moves
@@ -178,33 +178,33 @@ class Purses:
             aside -= sum(n for each in self._held.values() for source, n in each.parts if source == account)
         wanted = max(0, budget.limit_microusd - budget.spent_microusd - aside)
         more = wanted - budget.left_microusd
-        moves = self._give_up(budget, -more) if more < 0 else self._take_down(budget, more)
+        moves = self._return_to_parent(budget, -more) if more < 0 else self._fill_from_parent(budget, more)
         budget.allowed_microusd = budget.spent_microusd + self.total(budget.name)
         return moves
 
-    def _take_down(self, budget: Budget, microusd: int) -> list[Move]:
+    def _fill_from_parent(self, budget: Budget, microusd: int) -> list[Move]:
         parent = self.budgets.get(budget.within)
         if parent is not None:
             microusd = min(microusd, parent.left_microusd)
             parent.left_microusd -= microusd
         budget.left_microusd += microusd
-        return _moves((self._above(budget), budget.account, microusd, "hold"))
+        return _moves((self._funding_account(budget), budget.account, microusd, "hold"))
 
-    def _give_up(self, budget: Budget, microusd: int) -> list[Move]:
+    def _return_to_parent(self, budget: Budget, microusd: int) -> list[Move]:
         parent = self.budgets.get(budget.within)
         if parent is not None:
             parent.left_microusd += microusd
         budget.left_microusd -= microusd
-        return _moves((budget.account, self._above(budget), microusd, "void"))
+        return _moves((budget.account, self._funding_account(budget), microusd, "void"))
 
-    def _above(self, budget: Budget) -> str:
+    def _funding_account(self, budget: Budget) -> str:
         """The account that funds it."""
         return f"budget:{budget.within}" if budget.within in self.budgets else f"tenant:{budget.name}"
 
     def _forget(self, budget: Budget) -> None:
         """What is set aside for its jobs belongs to its parent from here on."""
         del self.budgets[budget.name]
-        above = self._above(budget)
+        above = self._funding_account(budget)
         for held in self._held.values():
             held.parts = [(above if a == budget.account else a, n) for a, n in held.parts]
             if held.near == budget.name:
@@ -318,7 +318,7 @@ class Purses:
         downwards = sorted(ends, key=lambda name: (len(list(self.line(name))), name))
         for name in reversed(downwards):
             budget = self.budgets[name]
-            moves += self._give_up(budget, budget.left_microusd)
+            moves += self._return_to_parent(budget, budget.left_microusd)
         for name in downwards:
             budget = self.budgets[name]
             budget.last_spent_microusd, budget.last_s = budget.spent_microusd, event.since_s - budget.since_s

@@ -51,7 +51,9 @@ def place_in_order(cycle: Cycle) -> None:
             cycle.avoided_until_s += (state.avoid_until_s,)
             heads.next()
             continue
-        if not held_back and _can_help(cycle, state, pools):  # a job that may not start yet must not preempt
+        if not held_back and _waiting_helps(
+            cycle, state, pools
+        ):  # a job that may not start yet must not preempt
             if (search := cycle.search()) and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
                 search.commit(cell)
                 cycle.make_room(state, cell)
@@ -66,7 +68,7 @@ def place_in_order(cycle: Cycle) -> None:
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return
         # Its plan, its budget and its user's limit say nothing about other jobs of its shape.
-        _pass_by(cycle, heads, state, alone=planned or (held_back and _by_itself(cycle, state)))
+        _pass_over(cycle, heads, state, alone=planned or (held_back and _concerns_it_alone(cycle, state)))
 
 
 def _next(cycle: Cycle, heads: Heads) -> JobState | None:
@@ -106,19 +108,19 @@ def _may_yield(cycle: Cycle, job: Job) -> bool:
     return any(kept.may_stop(job, cycle.rules) for kept in cycle.reservations)
 
 
-def _can_help(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
+def _waiting_helps(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
     """Whether waiting can help: a pool could hold the gang if other jobs left or the price changed."""
     return bool(pools) or bool(cycle.fleet.able_pools(state.shape))
 
 
-def _pass_by(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> None:
+def _pass_over(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> None:
     """Pass over the job for now, and all of its shape behind it unless the reason concerns it `alone`."""
     if cycle.in_turn:
         cycle.settled.add(state.job.job)  # it may appear in the order a second time
     heads.next() if alone else heads.skip_group()
 
 
-def _by_itself(cycle: Cycle, state: JobState) -> bool:
+def _concerns_it_alone(cycle: Cycle, state: JobState) -> bool:
     over = None if cycle.limits is None else cycle.limits.over_user(state.job)
     return over is not None or cycle.unpaid(state) is not None
 

@@ -25,7 +25,7 @@ def share(cycle: Cycle) -> None:
     fleet, rules = cycle.fleet, cycle.rules
     if not rules.share or cycle.targets is not None:
         return  # while a review is carried out, GPUs are on their way to waiting jobs
-    _part(cycle)
+    _separate(cycle)
     hosts = _hosts(cycle)
     started = {start.job for start in cycle.starts}
     for state in [*first_waiting(fleet, rules, gpus=DEPTH * fleet.capacity.gpus, now_s=cycle.now_s)]:
@@ -87,7 +87,7 @@ def _worth(cycle: Cycle, state: JobState, pool: Pool) -> float:
     return state.job.rate(pool.gpu) / max(1.0, aged_work_s(state, cycle.rules, now_s=cycle.now_s))
 
 
-def _part(cycle: Cycle) -> None:
+def _separate(cycle: Cycle) -> None:
     """Move one of two jobs on a shared GPU to a GPU that no other job needs, if it may be moved."""
     fleet, free = cycle.fleet, {pool: cycle.draft.free_in(pool) for pool in cycle.fleet.capacity.pools}
     for lease in [*fleet.open_leases.values()] if any(free.values()) else ():

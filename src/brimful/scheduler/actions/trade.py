@@ -81,7 +81,7 @@ def give_back(cycle: Cycle) -> None:
                 cycle.stop(lease, say("scheduler.cap_reached", node=machine.node))
             _return(cycle, machine, "scheduler.cap_reached")  # removed once its leases have stopped
             continue
-        gives_up_s = _gives_up_s(machine)
+        gives_up_s = _give_up_at_s(machine)
         if gives_up_s is not None and gives_up_s <= cycle.now_s:
             _return(cycle, machine, NOT_USABLE)
             continue
@@ -96,7 +96,7 @@ def give_back(cycle: Cycle) -> None:
             shop.look_at(due_s)
 
 
-def _gives_up_s(machine: Machine) -> int | None:
+def _give_up_at_s(machine: Machine) -> int | None:
     """When to stop waiting for it; None: it is in use, or could be."""
     if machine.ready_s is None:
         return machine.order.at_s + max(MAKE_S, 4 * machine.offer.lead_s)

@@ -31,11 +31,11 @@ def observe_providers(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, 
                 ports.offered[name] = offers
             news += changes
         news += _machine_changes(fleet, ports, name, made, now_s=now_s)
-        _hand_over(fleet, ports, provider, made)
+        _report_machines(fleet, ports, provider, made)
     return news
 
 
-def _hand_over(fleet: Fleet, ports: Ports, provider: Provider, made: Sequence[Made]) -> None:
+def _report_machines(fleet: Fleet, ports: Ports, provider: Provider, made: Sequence[Made]) -> None:
     """Tell its engines which machines exist. A machine to be returned is theirs until it is gone."""
     for site in provider.sites:
         engine: object = ports.engines.get(site)

@@ -205,7 +205,7 @@ class _Case:
             why = say("scheduler.firm_too_late", tier=self._tier, deadline=self._deadline())
             return Verdict("spot", tuple(self.up), why)
         if firm_cost > budget:
-            return self._too_dear(firm_cost, budget, setup_s)
+            return self._over_budget(firm_cost, budget, setup_s)
         if not self.is_claimed and self.held != "firm" and self.up and job.checkpoint_interval_s:
             why = say("scheduler.net_is_others", tier=self._tier, deadline=self._deadline())
             return Verdict("spot", (self._best_zone(),), why)
@@ -318,7 +318,7 @@ class _Case:
         }
         return min(self.up, key=lambda pool: (sums[pool], pool)) if len(sums) == len(self.up) else None
 
-    def _too_dear(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
+    def _over_budget(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
         """The hard cap: the budget cannot pay for firm capacity to the end."""
         assert self.work_s is not None
         cost, left = Usd(int(firm_cost)), Usd(max(0, int(budget)))
@@ -485,7 +485,7 @@ def _is_up(state: JobState, fleet: Fleet, draft: Draft, pool: Pool, able: Sequen
         return pool in able and place(state.job, draft, pool) is not None
     if pool not in fleet.able_pools(state.shape) or pool.site in draft.closed:
         return False
-    most, outbids = _most(state.job, fleet, draft, pool), _outbids(state.job, fleet, draft, pool)
+    most, outbids = _most(state.job, fleet, draft, pool), _outbid_at(state.job, fleet, draft, pool)
     return 100 * most > MOST_BONUS * outbids and most >= _spot_price(state, fleet, draft, pool)
 
 
@@ -498,10 +498,10 @@ def _spot_price(state: JobState, fleet: Fleet, draft: Draft, pool: Pool) -> int:
     now = posted if line is None else line.last.microusd_per_gpu_hour
     if lease is not None and (node := fleet.nodes.get(lease.node)) is not None and node.pool == pool:
         return now
-    return max(now, _outbids(state.job, fleet, draft, pool))
+    return max(now, _outbid_at(state.job, fleet, draft, pool))
 
 
-def _outbids(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
+def _outbid_at(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
     """The highest limit of the jobs holding the GPUs it would need; 0: enough are free."""
     needed = job.gpus - (draft.free_in(pool) if pool in fleet.capacity.pools else 0)
     floor = fleet.spot[pool].microusd_per_gpu_hour

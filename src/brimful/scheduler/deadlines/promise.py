@@ -64,12 +64,12 @@ def answer(
         return None
     taken = [*beside, *(slot for _, slot in slots(fleet, rules, now_s=now_s))]
     if _is_bounded(job, rules):
-        return _told(fleet, rules, job, taken, now_s=now_s, sold=sold)[0]
-    alike = _alike(fleet, job, now_s=now_s)
+        return _answer_for(fleet, rules, job, taken, now_s=now_s, sold=sold)[0]
+    alike = _similar_lengths(fleet, job, now_s=now_s)
     work_s = next((length_s for length_s, likely in alike if likely >= SURE), None)
     if work_s is None:
         return None
-    told, pool = _told(fleet, rules, job, taken, now_s=now_s, sold=sold, work_s=work_s)
+    told, pool = _answer_for(fleet, rules, job, taken, now_s=now_s, sold=sold, work_s=work_s)
     room_s = work_s
     if pool is not None and told.done_by_s is not None and fleet.capacity.pools[pool].free >= job.gpus:
         # It can start at once, and then has all the time until its deadline.
@@ -79,7 +79,7 @@ def answer(
     return replace(told, work_s=work_s, by_lengths=by_lengths, chance=chance)
 
 
-def _told(
+def _answer_for(
     fleet: Fleet,
     rules: Rules,
     job: Job,
@@ -131,7 +131,7 @@ def slots(fleet: Fleet, rules: Rules, *, now_s: int) -> Iterator[tuple[JobState,
         told = fleet.told.get(state.job.job)
         if told is None or not told.is_promised or told.done_by_s is None or now_s > told.done_by_s:
             continue
-        done, ran_s = _secured(state, now_s=now_s), state.attained_s(now_s)
+        done, ran_s = _secured_s(state, now_s=now_s), state.attained_s(now_s)
         slot = slot_of(fleet, rules, state.job, told, done=done, ran_s=ran_s)
         if slot is not None:
             yield state, slot
@@ -168,12 +168,12 @@ def _gaps(taken: Sequence[Slot], spare: int, *, now_s: int) -> Iterator[tuple[fl
     yield from_s, inf  # all slots have ended
 
 
-def _alike(fleet: Fleet, job: Job, *, now_s: int) -> list[tuple[float, float]]:
+def _similar_lengths(fleet: Fleet, job: Job, *, now_s: int) -> list[tuple[float, float]]:
     """How long similar jobs were, and the chance that this one is no longer than each."""
     going = [
         run_of(s.job, submitted_s=s.submitted_s, work_s=done, is_over=False)
         for s in fleet.due.values()
-        if (done := _secured(s, now_s=now_s)) > 0
+        if (done := _secured_s(s, now_s=now_s)) > 0
     ]
     asked = run_of(job, submitted_s=now_s, work_s=0.0, is_over=False)
     return fleet.odds.like(asked, going)
@@ -208,7 +208,7 @@ def _spare_s(job: Job, rules: Rules) -> int:
     return rules.grace_s + LOOK_S + job.checkpoint_cost_s
 
 
-def _secured(state: JobState, *, now_s: int) -> float:
+def _secured_s(state: JobState, *, now_s: int) -> float:
     """Useful work that would survive if it were stopped now."""
     lease, every_s = state.open_lease, state.job.checkpoint_interval_s
     if lease is None or lease.started_s is None or every_s is None:

@@ -360,12 +360,12 @@ class Gradient:
             fits = free >= milli
             free[fits & (fits.cumsum(axis=1) <= gpus)] -= milli
         after = self._measure(columns.cpu_milli[nodes] - kinds.cpu_milli[kind], free, gpu_type)
-        relief: Floats = self._now.get(nodes, self._as_it_is) - after
+        relief: Floats = self._now.get(nodes, self._before_placing) - after
         if self._dear is not None:
             relief -= OF_EQUALS * self._dear[nodes]
         return relief
 
-    def _as_it_is(self, nodes: Ints) -> Floats:
+    def _before_placing(self, nodes: Ints) -> Floats:
         columns = self._columns
         return self._measure(columns.cpu_milli[nodes], columns.gpu_milli[nodes], columns.gpu_type[nodes])
 

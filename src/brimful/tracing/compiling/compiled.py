@@ -75,7 +75,7 @@ def compile_changes(recorder: Recorder, made: Changes) -> Changes:
 
     @contextmanager
     def unseen(handler: Any, *args: Any) -> Iterator[None]:
-        with _unseen(recorder), compiling(handler, *args):
+        with _unrecorded(recorder), compiling(handler, *args):
             yield
 
     inductor = torch._TorchCompileInductorWrapper
@@ -152,7 +152,7 @@ def _guarded(compiled: Callable[..., Any], plain: Any, recorder: Recorder) -> Ca
 
 
 @contextmanager
-def _unseen(recorder: Recorder) -> Iterator[None]:
+def _unrecorded(recorder: Recorder) -> Iterator[None]:
     """While a compiler traces, its runs are not the GPU's, and our hooks are not part of the model."""
     from torch.nn.modules import module
 
