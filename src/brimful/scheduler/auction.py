@@ -73,8 +73,8 @@ class _Known:
     key: tuple[object, ...]
     round: Round
     winners: Winners
-    # Whether anything followed from it. The log may move on before that is written: then the key no longer
-    # matches, or the work is repeated for nothing.
+    # Whether anything followed from it; then it is not reused, since the log may have moved on before that
+    # was written. If it was written, the key has changed anyway, or the work is repeated for nothing.
     acts: bool = False
     # Jobs that would win if their tenant had the money.
     unpaid: Mapping[str, Said] = field(default_factory=dict)

@@ -152,7 +152,7 @@ class Payers:
 
 
 def renewals(fleet: Fleet, *, now_s: int) -> list[Event]:
-    """Budgets whose period is over, in the order in which the new one began."""
+    """Budgets whose period is over, grouped by when the new one began."""
     begun: dict[int, list[tuple[str, int]]] = {}
     for name, budget in sorted(fleet.purses.budgets.items()):
         if budget.until_s is None or now_s < budget.until_s:

@@ -163,7 +163,7 @@ def _skips(fleet: Fleet, *, now_s: int) -> list[Event]:
 
 
 def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:
-    """Whether the news is only starts that we ordered, none of which starts a time limit."""
+    """Whether the news is only starts that we ordered, none of which starts a limit."""
     if ports.market is not None or fleet.purses or (fleet.due and fleet.spot):
         return not news
     return all(
