@@ -6,10 +6,10 @@
     ├── Refused        understood, and the answer is no                      exit 1
     └── WorldFailed    disk, network, port, database, process                exit 3
 
-`code` is what programs match and never changes once released. What happened (`said`) is a sentence: a code
-of a catalog with the numbers of the case, which become words only where people read. What to do (`way_out`)
-stands beside it in the catalog, unless the one who raises knows better. `problem` and `hint` are the same in
-English. What a programmer broke is an assert.
+Programs match `code`, which never changes once released. What happened (`said`) is a sentence: a catalog code
+with the numbers of the case, which become words only where people read. What to do (`way_out`) is next to it
+in the catalog, unless the code that raises knows better. `problem` and `hint` are the same in English. A
+programming error is an assert.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRONG_PATH = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAM
 
 
 class Said(Protocol):
-    """A sentence of `brimful.language`, or anything that says itself in English."""
+    """A sentence of `brimful.language`, or anything that converts itself to English."""
 
     def as_dict(self) -> dict[str, Any]: ...
 
@@ -31,7 +31,7 @@ class Said(Protocol):
 
 
 class BrimfulError(Exception):
-    """A failure with a stable code, a sentence with numbers, and a way out."""
+    """A failure with a stable code, a sentence with numbers, and what to do about it."""
 
     exit_code: ClassVar[int] = 3
     code: str = "error"
@@ -52,7 +52,7 @@ class BrimfulError(Exception):
         return "" if self.way_out is None else str(self.way_out)
 
     def as_dict(self, told: Callable[[object], str] = str) -> dict[str, Any]:
-        """The `error` part of the JSON envelope: words for people (`told` speaks them) and `reason`."""
+        """The `error` part of the JSON envelope: words for people (made by `told`) and `reason`."""
         hint = "" if self.way_out is None else told(self.way_out)
         return {"code": self.code, "problem": told(self.said), "hint": hint, "reason": self.said.as_dict()}
 
@@ -77,7 +77,7 @@ class WorldFailed(BrimfulError):
 
 
 def unreadable(said: Said, error: OSError) -> BrimfulError:
-    """Who is to blame for a file that does not open: the path that was given, or the world."""
+    """The cause of a file that does not open: the given path, or the environment."""
     if isinstance(error, FileNotFoundError):
         return NotFound(said)
     return BadInput(said) if error.errno in WRONG_PATH else WorldFailed(said)

@@ -1,4 +1,4 @@
-"""For a job that runs under brimful: keep checkpoints, leave in time, go on where it was. Needs nothing else.
+"""For a job that runs under brimful: keep checkpoints, leave in time, resume. Standard library only.
 
     from brimful.job import Run
 
@@ -13,11 +13,11 @@
 
 The contract behind it, for programs in any language. brimful sets `BRIMFUL_CHECKPOINT_DIR`, a folder that
 outlives the run, and `BRIMFUL_NOTICE`, a file that appears when the job has to leave: JSON with `deadline_s`
-(UTC seconds) inside. SIGTERM says the same. With `"may_stay": true` in it the file is a warning: the job may
-go on until then, and the file vanishes if it need not leave after all. A checkpoint is a folder in the first
-with a file `brimful.json`, written last, that names each file with its size and SHA-256. A folder without it
-is half-written and is never used; one whose files do not agree with it is put aside. The newest whole one is
-there at the next start, at this site or another. A job that knows nothing of this is simply started again.
+(UTC seconds) inside. SIGTERM means the same. With `"may_stay": true` in it the file is a warning: the job may
+go on until then, and the file disappears if it does not have to leave after all. A checkpoint is a folder in
+the first with a file `brimful.json`, written last, that lists each file with its size and SHA-256. A folder
+without it is incomplete and is never used; one whose files do not match it is set aside. The newest complete
+one is there at the next start, at this site or another. A job that does none of this is simply started again.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 SEAL = "brimful.json"
 FENCE = ".lease"  # the lease that may write checkpoints in a folder
 UNFINISHED = ".saving-"
-LEFT_IN_TIME = 128 + signal.SIGTERM  # what a shell shows for a program that SIGTERM ended
+LEFT_IN_TIME = 128 + signal.SIGTERM  # the exit code that a shell shows after SIGTERM
 BLOCK_BYTES = 1 << 20
-SEAL_BYTES = 8 << 20  # a seal of 50,000 files is not larger
-# Whoever looks for checkpoints looks at no more than this, whatever a job has put in its folder.
+SEAL_BYTES = 8 << 20  # the seal of 50,000 files fits
+# Limits for a search for checkpoints, whatever a job has put in its folder.
 MOST_ENTRIES, MOST_BYTES = 10_000, 64 << 20
 PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A sealed folder, and what its seal says."""
+    """A sealed folder, and the contents of its seal."""
 
     folder: Path
     step: int
     at_s: int
     files: dict[str, tuple[int, str]]  # by relative path: bytes and SHA-256
-    lease: str = ""  # which sealed it, where brimful ran it
+    lease: str = ""  # the lease that sealed it, if brimful ran it
 
 
 class Run:
@@ -68,20 +68,21 @@ class Run:
     def __init__(
         self, *, every_s: float | None = None, keep: int = 2, folder: str | Path = "checkpoints"
     ) -> None:
-        """Saves when told to leave and every `every_s`; the newest `keep` stay. `folder`: without brimful."""
+        """Saves when told to leave and every `every_s`; keeps `keep` checkpoints. `folder`: without
+        brimful."""
         self.folder = Path(os.environ.get("BRIMFUL_CHECKPOINT_DIR") or folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._notice = os.environ.get("BRIMFUL_NOTICE", "")
         self._every_s, self._keep = every_s, max(1, keep)
         self._saved = time.monotonic()
         self._signalled = False
-        self._saved_for: float | None = None  # the deadline of the warning that a checkpoint was written for
+        self._saved_for: float | None = None  # the deadline of the warning for which a checkpoint was saved
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._hear)
 
     @property
     def latest(self) -> Path | None:
-        """The newest whole checkpoint."""
+        """The newest complete checkpoint."""
         found = newest(self.folder)
         return None if found is None else found.folder
 
@@ -105,7 +106,7 @@ class Run:
         return None
 
     def _said(self) -> dict[str, Any] | None:
-        """What the notice says; None while there is none."""
+        """The notice; None while there is none."""
         try:
             said = json.loads(Path(self._notice).read_text(encoding="utf-8")) if self._notice else None
         except OSError:
@@ -115,7 +116,7 @@ class Run:
         return said if said is None or isinstance(said, dict) else {}
 
     def after(self, step: int, save: Callable[[Path], object]) -> None:
-        """After each step: save if it is time to, and leave if it was told to."""
+        """After each step: save if it is time, and leave if told to."""
         told = self.told
         late = self._every_s is not None and time.monotonic() - self._saved >= self._every_s
         deadline_s = self.deadline_s if self.warned else None
@@ -129,7 +130,7 @@ class Run:
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[Path]:
-        """A folder to write a checkpoint into; sealed, and there, only if all went well."""
+        """A folder to write a checkpoint into; it is sealed and becomes visible only if all went well."""
         half = Path(tempfile.mkdtemp(dir=self.folder, prefix=UNFINISHED))
         try:
             yield half
@@ -146,7 +147,7 @@ class Run:
             shutil.rmtree(half, ignore_errors=True)
             raise
 
-    def for_trainer(self) -> Any:  # noqa: ANN401 - a class of a library that need not be there
+    def for_trainer(self) -> Any:  # noqa: ANN401 - a class of an optional library
         """A callback for Hugging Face's Trainer with `output_dir=run.folder`.
 
         trainer.train(resume_from_checkpoint=str(run.latest) if run.latest else None)
@@ -173,8 +174,8 @@ class Run:
 
         return Leave()
 
-    def for_lightning(self) -> Any:  # noqa: ANN401 - a class of a library that need not be there
-        """A callback for Lightning's Trainer; `trainer.fit(…, ckpt_path=run.lightning_path)` goes on."""
+    def for_lightning(self) -> Any:  # noqa: ANN401 - a class of an optional library
+        """A callback for Lightning's Trainer; `trainer.fit(…, ckpt_path=run.lightning_path)` resumes."""
         try:
             from lightning.pytorch.callbacks import Callback
         except ModuleNotFoundError:
@@ -201,16 +202,16 @@ class Run:
 
 
 class LeaseOver(RuntimeError):
-    """Another lease of this job writes checkpoints now: this process is an orphan, and keeps nothing."""
+    """Another lease of this job writes checkpoints now: this process is an orphan, and saves nothing."""
 
 
 @contextlib.contextmanager
 def fenced(folder: Path) -> Iterator[None]:
-    """Write checkpoints in the folder, while no newer lease of the job does."""
+    """Write checkpoints in the folder, as long as no newer lease of the job does."""
     lease = os.environ.get("BRIMFUL_LEASE", "")
     try:
         fence = open_plain(folder / FENCE, below=folder)
-    except OSError:  # nobody watches over this folder
+    except OSError:  # this folder has no fence
         yield
         return
     with fence:
@@ -222,7 +223,7 @@ def fenced(folder: Path) -> Iterator[None]:
 
 
 def seal(folder: Path, *, step: int) -> None:
-    """Vouch for what the folder holds now: flushed to disk, and named with its hash, in that order."""
+    """Seal the folder's current contents: flush to disk, then list each file with its hash."""
     with fenced(folder.parent):
         _seal(folder, step=step)
 
@@ -244,19 +245,19 @@ def _seal(folder: Path, *, step: int) -> None:
 
 
 def _is_plain(path: Path) -> bool:
-    """Links are not sealed: what they lead to may change, and does not travel."""
+    """Links are not sealed: their targets may change, and are not copied along."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 
 def read_seal(folder: Path, *, most_bytes: int = SEAL_BYTES) -> Checkpoint | None:
-    """What the seal says, or None where there is none that can be read. The files are not looked at."""
+    """The contents of the seal, or None if there is none or it cannot be read. The files are not checked."""
     try:
         body = json.loads(read_plain(folder / SEAL, below=folder.parent, most_bytes=most_bytes))
         files = {str(n): (int(f["bytes"]), str(f["sha256"])) for n, f in body["files"].items()}
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             return None
         if SEAL in files or any(size < 0 for size, _ in files.values()):
-            return None  # it cannot vouch for itself, and whoever adds sizes up must not be told less
+            return None  # it cannot list itself, and readers that add up sizes must not be misled
         return Checkpoint(
             folder=folder,
             step=int(body["step"]),
@@ -269,14 +270,14 @@ def read_seal(folder: Path, *, most_bytes: int = SEAL_BYTES) -> Checkpoint | Non
 
 
 class Damage(NamedTuple):
-    """What is wrong with a checkpoint: a code and its values. Those who show it have the words."""
+    """What is wrong with a checkpoint: a code and its values. The caller puts it into words."""
 
     kind: Literal["size_differs", "digest_differs", "cannot_read", "not_a_file_name"]
     values: dict[str, Any]
 
 
 def damage(checkpoint: Checkpoint) -> Damage | None:
-    """What is wrong with it, by its seal; None where every byte is as it was sealed."""
+    """What is wrong with it, by its seal; None if every byte is as it was sealed."""
     for name, (size, digest) in checkpoint.files.items():
         try:
             with open_plain(checkpoint.folder / name, below=checkpoint.folder.parent) as file:
@@ -293,7 +294,7 @@ def damage(checkpoint: Checkpoint) -> Damage | None:
 
 
 def whole_ones(folder: Path, *, most_bytes: int = SEAL_BYTES) -> list[Checkpoint]:
-    """The sealed checkpoints of a folder, newest first: of the first many, if a job has put more there."""
+    """The sealed checkpoints of a folder, newest first; only some, if a job has put too many there."""
     found: list[Checkpoint] = []
     left = MOST_BYTES
     try:
@@ -334,8 +335,8 @@ def sha256(file: BinaryIO) -> str:
 
 
 def open_plain(path: Path, *, below: Path) -> BinaryIO:
-    """Open a file that others may have put there, without ever waiting: no pipe, no device, and no link from
-    `below` on, since a link may lead to somebody else's file."""
+    """Open a file that others may have put there, without ever blocking: no pipe, no device, and no link from
+    `below` on, since a link may lead to another user's file."""
     *folders, name = path.relative_to(below).parts
     at = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -354,7 +355,7 @@ def open_plain(path: Path, *, below: Path) -> BinaryIO:
 
 def read_plain(path: Path, *, below: Path, most_bytes: int) -> bytes:
     with open_plain(path, below=below) as file:
-        # A sparse file says its size without being read. What grows meanwhile is cut off all the same.
+        # A sparse file reports its size without being read. What grows meanwhile is still cut off.
         is_larger = os.fstat(file.fileno()).st_size > most_bytes
         data = b"" if is_larger else file.read(most_bytes + 1)
     if is_larger or len(data) > most_bytes:

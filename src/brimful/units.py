@@ -1,4 +1,4 @@
-"""Bytes, seconds and micro-dollars: how they are read from people and shown to them.
+"""Bytes, seconds and micro-dollars: how they are parsed from text and shown.
 
 Inside brimful a quantity is a plain number whose name ends in its unit (`peak_bytes`, `step_s`,
 `microusd_per_gpu_hour`). GiB and dollars exist only here, where people read and write.
@@ -26,7 +26,7 @@ def show_bytes(n: float) -> str:
 
 
 def bytes_from_text(text: str) -> int | None:
-    """Bytes in '12GiB', '12 GB', '512MiB' or '80g'; None where it is no size.
+    """Bytes in '12GiB', '12 GB', '512MiB' or '80g'; None if it is not a size.
 
     GiB is 2^30 and GB is 10^9, as written; a bare K, M, G or T is binary, as GPUs are sold.
     """
@@ -41,7 +41,7 @@ def bytes_from_text(text: str) -> int | None:
 
 
 def show_seconds(seconds: float) -> str:
-    """'512 ms', '42.3 s', '7 s', '3 h 05 min', '2 d 4 h': three figures or so, whatever the size."""
+    """'512 ms', '42.3 s', '7 s', '3 h 05 min', '2 d 4 h': about three digits at any size."""
     if seconds < 0:
         return "-" + show_seconds(-seconds)
     if seconds < 60:
@@ -58,9 +58,9 @@ def show_seconds(seconds: float) -> str:
 
 
 def integer_from_text(text: str, *, low: int, high: int) -> int | None:
-    """The whole number that plain digits write, within bounds; None for anything else.
+    """The whole number written in plain digits, within bounds; None for anything else.
 
-    int() alone would take '1_000', ' 7 ' and the digits of every script, and be slow on a million of them.
+    int() alone would accept '1_000', ' 7 ' and the digits of every script, and be slow on a million of them.
     """
     is_plain = text.isascii() and text.isdigit() and len(text) <= len(str(high))
     return int(text) if is_plain and low <= int(text) <= high else None
@@ -83,9 +83,9 @@ def spans(indices: Sequence[int]) -> str:
 
 
 def show_usd(microusd: int, *, exact: bool = False) -> str:
-    """'$12.34', or as many decimals as it takes to show a small sum that is not nothing.
+    """'$12.34', or as many decimals as a small sum needs to be visible.
 
-    `exact`: to the micro-dollar, for columns in which the smallest sum decides.
+    `exact`: to the micro-dollar, for columns in which the smallest sum matters.
     """
     sign = "-" if microusd < 0 else ""
     n = abs(microusd)
@@ -97,7 +97,7 @@ def show_usd(microusd: int, *, exact: bool = False) -> str:
 
 
 def microusd_from_usd(text: str) -> int | None:
-    """Micro-dollars in '1.50' or '$1.50'; None where it is no sum of money.
+    """Micro-dollars in '1.50' or '$1.50'; None if it is not a sum of money.
 
     Decimal digits only and at most six places: a float would lose the last micro-dollar.
     """
@@ -113,8 +113,8 @@ def microusd_from_usd(text: str) -> int | None:
 def cents_that_add_up(microusd: Sequence[int]) -> list[int]:
     """The amounts in whole cents that add up to their sum in whole cents, each at most a cent off.
 
-    For a list under which the sum stands: rounded one by one, three times $0.33 stand above $1.00. Those with
-    the largest remainders are rounded up. A sum below a cent is shown to the micro-dollar, and stays.
+    For a list with its sum below: rounded one by one, three times $0.33 would be shown above $1.00. Those
+    with the largest remainders are rounded up. A sum below a cent is shown to the micro-dollar, and stays.
     """
     total = sum(microusd)
     if total < CENT or min(microusd) < 0:

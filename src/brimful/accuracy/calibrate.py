@@ -1,8 +1,8 @@
 """Your own measurements correct our estimates: one factor for each counter, and one for speed.
 
-A factor is the median of measured / predicted over the runs that read that counter. It is used only where it
+A factor is the median of measured / predicted over the runs that measured that counter. It is used only if it
 lowers the error of runs it has not seen: each run is predicted with the factor of all the others, and the
-errors with and without are compared. A wrong unit or a misread row stands far off and is set aside by name.
+errors with and without are compared. A wrong unit or a misread row is far off and is set aside by name.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ LEAST_RUNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Everything a table of runs told: the factors found, whether or not they help, and what was left out."""
+    """The result for a table of runs: the factors, whether or not they help, and what was left out."""
 
     factors: Mapping[str, Factor]
-    too_few: Mapping[str, int] = field(
-        default_factory=dict
-    )  # counter -> runs, where they are below LEAST_RUNS
+    too_few: Mapping[str, int] = field(default_factory=dict)  # counter -> runs, if fewer than LEAST_RUNS
     set_aside: Sequence[tuple[str, str, float]] = ()  # id, counter, measured / predicted
     gpus: tuple[str, ...] = ()
 
@@ -60,7 +58,7 @@ def calibrate(scored: Iterable[Scored]) -> Calibration:
 
 
 def _ratios(each: Scored) -> list[tuple[str, float]]:
-    """Measured / predicted of what this row measured."""
+    """Measured / predicted for what this row measured."""
     found = []
     if each.memory_error is not None:
         found.append((COUNTERS[each.row["mem_kind"]], 1 / (1 + each.memory_error)))
@@ -70,7 +68,7 @@ def _ratios(each: Scored) -> list[tuple[str, float]]:
 
 
 def factor_of(ratios: Sequence[float]) -> Factor:
-    """The factor these ratios give, and what it is worth on runs it has not seen."""
+    """The factor of these ratios, and its effect on runs it has not seen."""
     assert len(ratios) >= 2
     after = []
     for i, ratio in enumerate(ratios):
@@ -87,7 +85,7 @@ def factor_of(ratios: Sequence[float]) -> Factor:
 
 
 def enough(calibration: Calibration) -> None:
-    """Refuse where there is nothing to fit, and say what is missing."""
+    """Refuse if there is nothing to fit, and say what is missing."""
     if calibration.factors:
         return
     found = ", ".join(f"{name} {runs}" for name, runs in calibration.too_few.items()) or 0

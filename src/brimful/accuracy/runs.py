@@ -1,7 +1,7 @@
-"""A table of published or own measurements, one run a row: what `brimful runs score` predicts.
+"""A table of published or own measurements, one run per row: what `brimful runs score` predicts.
 
-The words in such tables are other people's. Each column is read by the words known here; what is not known
-gets a named fallback and is listed. Notes are never read.
+The words in such tables are other people's. Each column is read by the words known here; an unknown word gets
+a named fallback and is listed. Notes are never read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One row, understood: what to predict, and what was taken for granted."""
+    """One row, understood: what to predict, and what was assumed."""
 
     model: Model
     training: Training
@@ -43,7 +43,7 @@ class Run:
 
 
 class Skipped(Exception):
-    """The row cannot be predicted, and says why."""
+    """The row cannot be predicted, with the reason."""
 
     def __init__(self, said: Sentence) -> None:
         super().__init__(said)
@@ -85,7 +85,7 @@ class _Reader:
 
 
 def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
-    """The rows of a CSV as they stand."""
+    """The rows of a CSV, unchanged."""
     raw = read_bytes(path, what=say("accuracy.runs_file"), most=MAX_BYTES)
     try:
         rows = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
@@ -116,7 +116,7 @@ def understand(row: Row) -> Run:
 
 
 def _overruled(reader: _Reader, model: Model, training: Training) -> tuple[Model, Training]:
-    """What the column `set` says in the words of `fit --set`, where the other columns have none for it."""
+    """The column `set`, in the syntax of `fit --set`, for what has no column."""
     words = [word for word in reader.text("set").split(";") if word.strip()]
     if not words:
         return model, training
@@ -133,10 +133,10 @@ def _gpu(reader: _Reader) -> Gpu:
     name = reader.text("gpu")
     if not name:
         raise Skipped(say("accuracy.no_gpu"))
-    # '(280 W cap)', '(as stated)': remarks people add behind the name
+    # '(280 W cap)', '(as stated)': remarks that people add after the name
     plain = re.sub(r"\s*\(.*?\)", "", name)
     sized = re.search(r"\(.*?\d ?gi?b.*?\)", name.lower()) is not None
-    # Each way to read the name, and whether a size was made up or lost on it.
+    # Each way to read the name, and whether a size was invented or lost by it.
     tries = (
         (name, False), (plain, sized), (f"{plain}-80gb", True), (re.sub(r"-\d+GB.*$", "", plain), True)
     )  # fmt: skip
@@ -154,7 +154,7 @@ def _gpu(reader: _Reader) -> Gpu:
 # -- the model ---------------------------------------------------------------------------------------------
 
 _LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False}
-# Families told by a word of the name; the first that matches. Sizes come from the row.
+# Families by a word in the name; the first that matches. Sizes come from the row.
 _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"bert", {"encoder": True, "bias": True, "positions": 512, "segments": 2, "dropout": 0.1,
                "attention_dropout": 0.1}),
@@ -214,9 +214,9 @@ def _model(reader: _Reader) -> Model:
 
 
 def _nearest(model: Model, reader: _Reader) -> Model:
-    """Where the row tells the number of parameters, the variant that comes nearest to it.
+    """If the row states the number of parameters, the variant that comes nearest to it.
 
-    Names do not always tell a gated MLP, a tied table or a head size; the count does.
+    Names do not always reveal a gated MLP, a tied table or a head size; the count does.
     """
     count = reader.integer("n_params", 1)
     if count == 1:
@@ -230,13 +230,13 @@ def _nearest(model: Model, reader: _Reader) -> Model:
     ]
 
     def distance(variant: Model) -> tuple[float, bool, bool, bool]:
-        # Within two thousandths the count says nothing: keep what the name says.
+        # Within two thousandths the count is not conclusive: keep what the name says.
         off = abs(parameters(variant) - count) / count
         rounded = 0.0 if off < 0.002 else off
         return rounded, variant.gated != model.gated, variant.tied != model.tied, variant != model
 
     best = min(variants, key=distance)
-    if distance(best)[0] > 0.02:  # then it is the heads that are wider or narrower than width / heads
+    if distance(best)[0] > 0.02:  # then the heads are wider or narrower than width / heads
         sizes = [replace(best, head_size=size) for size in (64, 80, 96, 128, 256)]
         best = min([best, *sizes], key=distance)
     return best
@@ -311,7 +311,7 @@ def _precision(reader: _Reader) -> dict[str, Any]:
     elif "amp" in words or "mixed" in words:
         fields["casts"] = "none" if "bf16 base" in words else "autocast"
     elif "compute" in words and "master" in words:
-        fields["casts"] = "autocast"  # fp32 weights cast where they are used, whoever does the casting
+        fields["casts"] = "autocast"  # fp32 weights cast where they are used, whichever code does the casting
     elif "master" in words:
         fields["master_weights"] = True
     if re.search(r"nf4|int4|4-bit", words):
@@ -336,14 +336,14 @@ def _loss(reader: _Reader) -> dict[str, Any]:
     return {
         "loss_chunks": 8 if "chunk" in words else 1,
         "fused_loss": "fused" in words,
-        # Sharded runs compile layer by layer; a row that says the loss is plain means it. A loss spread
-        # over tensor-parallel GPUs is not compiled.
+        # Sharded runs compile layer by layer; a row that says the loss is plain means it. A loss spread over
+        # tensor-parallel GPUs is not compiled.
         "loss_compiled": not (sharded and words == "no") and "tp x" not in reader.words("parallelism"),
     }
 
 
 def _torch(reader: _Reader) -> Torch:
-    """The release of PyTorch the row names, today's where it names none. No other column tells it."""
+    """The release of PyTorch that the row names, else the current one. No other column implies it."""
     try:
         return find_torch(reader.text("torch"))
     except BadInput:
@@ -356,7 +356,7 @@ def _attention(reader: _Reader, torch: Torch) -> str:
     return "math" if "math" in words or (not words and not torch.sdpa) else "flash"
 
 
-# transformers' own AdamW and Adafactor are loops over the parameters, by its optimization.py.
+# transformers' own AdamW and Adafactor are loops over the parameters (its optimization.py).
 _LOOPS = re.compile(r"\b(hf|hugging ?face|transformers)\b")
 
 
@@ -388,8 +388,8 @@ def _tuning(reader: _Reader, code: Framework) -> dict[str, Any]:
     if re.search(r"\badapter\b", name):
         return {"tuning": "adapter"}
     if re.search(r"\bq?-?lora\b", words) or quantized:
-        # A row rarely says which layers are adapted. Then it is what the framework's own recipe does; else
-        # the LoRA paper adapts queries and values, the QLoRA paper every linear layer.
+        # A row rarely says which layers are adapted. Then it is what the framework's own recipe does;
+        # otherwise the LoRA paper adapts queries and values, the QLoRA paper every linear layer.
         targets, rank = code.recipe(name)
         if "all-linear" in words:
             targets = 7
@@ -434,7 +434,7 @@ def _parallel(reader: _Reader) -> dict[str, Any]:
 
 
 def _whole_gpus(reader: _Reader, split: int) -> int:
-    """GPUs of the run: as many as the split needs at least, and none left over."""
+    """GPUs of the run: at least as many as the split needs, with none left over."""
     said = reader.integer("n_gpus", 1)
     gpus = max(split, said - said % split)
     if gpus != said:

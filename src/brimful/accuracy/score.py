@@ -1,4 +1,4 @@
-"""How right we are: every row of a table of measured runs predicted, and the errors counted.
+"""How accurate we are: predict every row of a table of measured runs, and count the errors.
 
 The same arithmetic serves published tables, a user's own runs, and the accuracy page in the docs.
 """
@@ -25,7 +25,7 @@ MFU_POINTS = 0.04
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One row: what was measured, what we say, or why we say nothing."""
+    """One row: what was measured, what we predict, or why we do not."""
 
     row: Row
     source: str
@@ -48,12 +48,12 @@ Quality = Mapping[str, Mapping[str, str]]  # id -> its row in the quality table
 
 
 def score(rows: Iterable[Row], quality: Quality | None = None) -> list[Scored]:
-    """Predict every row. With a quality table only the tests it marks count; else all a row can serve."""
+    """Predict every row. With a quality table only the tests it marks count; else all that a row supports."""
     return [_scored(row, None if quality is None else quality.get(row_id(row), {})) for row in rows]
 
 
 def row_id(row: Row) -> str:
-    """The name of a row; a row that is shorter than its header may have none."""
+    """The name of a row; a row shorter than its header may have none."""
     return row.get("id") or ""
 
 
@@ -64,7 +64,7 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
         # No desktop is assumed: device readings leave out what was there before the run ("used minus idle"),
         # and published runs reserved up to 97 % of a GeForce card.
         answer = estimate(run.model, run.training, run.gpu, 0, correction=None)
-    except (Skipped, BadInput) as reason:  # fp8 on a card that has none, for one
+    except (Skipped, BadInput) as reason:  # for example fp8 on a card without it
         return Scored(row=row, source=source, skipped_because=reason.said)
     strict = "memory" if marks is None else marks.get("strict_test", "")
     measured_rate = _number(row.get("tokens_per_s_per_gpu"))
@@ -89,7 +89,7 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
 
 
 def textbook_bytes(run: Run) -> float:
-    """The ten-line formula people use: states and 34·s·b·h bytes a layer, no logits, no cache.
+    """The ten-line formula people use: states and 34·s·b·h bytes per layer, no logits, no cache.
 
     Source: Korthikanti et al., arXiv:2205.05198, equation 2, without its attention term (flash attention).
     """
@@ -127,7 +127,7 @@ def _number(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """A set of relative errors: how many, how large in the middle and near the end, and to which side."""
+    """A set of relative errors: how many, how large in the middle and near the end, and which sign."""
 
     n: int
     median: float
@@ -136,7 +136,7 @@ class Errors:
 
 
 def summed(values: Iterable[float | None]) -> Errors | None:
-    """None where there is nothing to sum up."""
+    """None if there is nothing to sum up."""
     errors = sorted(value for value in values if value is not None)
     if not errors:
         return None
@@ -161,7 +161,7 @@ class Report:
     rate_multi: Errors | None
     mfu_within: int
     mfu_tried: int
-    skipped: tuple[tuple[Said, int], ...] = ()  # why, and how many rows; the most frequent first
+    skipped: tuple[tuple[Said, int], ...] = ()  # why, and how many rows; most frequent first
 
     def as_dict(self) -> dict[str, object]:
         found = asdict(replace(self, skipped=()))

@@ -12,12 +12,12 @@ DEFAULT_POOL: PoolId = (0, 0)
 # A block's state. PENDING: freed by the program, still used by another stream (`record_stream`).
 FREE, USED, PENDING = 0, 1, 2
 
-# Keys order by size, then address, and compare as one number: a third of the time of comparing tuples.
+# Keys sort by size, then address, and compare as one number: a third of the time of comparing tuples.
 _ADDRESS_BITS = 64
 
 
 class Block:
-    """A piece of a segment; `before` and `after` are its neighbours there."""
+    """A piece of a segment; `before` and `after` are its neighbours in it."""
 
     __slots__ = (
         *("address", "size", "stream", "pool", "state", "requested"),
@@ -34,12 +34,12 @@ class Block:
         self.before: Block | None = None
         self.after: Block | None = None
         self.mapped = True
-        self.va = va  # where its expandable segment begins; None in an ordinary segment
-        self.born = 0  # the pool's count of searches when it became free: its age for garbage collection
+        self.va = va  # start of its expandable segment; None in an ordinary segment
+        self.born = 0  # the pool's search count when it became free: its age for garbage collection
 
     @property
     def alone(self) -> bool:
-        """It is a segment by itself."""
+        """It is a whole segment."""
         return self.before is None and self.after is None
 
     def link(self, before: Block | None, after: Block | None) -> None:
@@ -71,7 +71,7 @@ class FreeBlocks:
         del self.keys[i], self.blocks[i]
 
     def first_at_least(self, size: int) -> int:
-        """Where the smallest block of `size` or more stands; the length where there is none."""
+        """The index of the smallest block of `size` or more; the length if there is none."""
         return bisect_left(self.keys, size << _ADDRESS_BITS)
 
     def take(self, i: int) -> Block:
@@ -87,7 +87,7 @@ class Pool:
     def __init__(self, *, small: bool, owner: PoolId = DEFAULT_POOL) -> None:
         self.small = small
         self.owner = owner
-        self.expandable = True  # False: a MemPool with an allocator of its own never grows segments
+        self.expandable = True  # False: a MemPool with its own allocator never grows segments
         self.free: dict[int, FreeBlocks] = {}
         # Address space of expandable segments without memory behind it, by stream, in address order.
         self.unmapped: dict[int, list[Block]] = {}
@@ -111,6 +111,6 @@ class Pool:
         self.unmapped[block.stream].remove(block)
 
     def in_order(self) -> Iterator[Block]:
-        """Every free block as it stands now: by stream, size, address."""
+        """Every free block at this moment: by stream, size, address."""
         for stream in sorted(self.free):
             yield from tuple(self.free[stream].blocks)

@@ -1,8 +1,8 @@
 """PyTorch's CUDA caching allocator, rule by rule.
 
-Every rule is a method that a test can break. They were found by reading c10/cuda/CUDACachingAllocator.cpp
-(2.5 and later) and hold for every event of the recordings we have; docs/explanation/allocator.md says which
-rule is proven by recordings and which is from the source alone.
+Every rule is a method that a test can break. The rules come from c10/cuda/CUDACachingAllocator.cpp (2.5 and
+later) and hold for every event of the recordings we have; docs/explanation/allocator.md says which rule is
+proven by recordings and which is from the source alone.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from brimful.errors import Refused
 from brimful.language import Size, say
 from brimful.units import GIB, MIB
 
-MIN_BLOCK = 512  # every size is a multiple: alignment for any kernel
+MIN_BLOCK = 512  # all sizes are multiples: alignment for any kernel
 SMALL_MAX = MIB  # the largest rounded size that the small pool serves
 SMALL_SEGMENT = 2 * MIB  # small requests share segments of this size
-MIN_LARGE = 10 * MIB  # from here on a request gets a segment of its own ...
+MIN_LARGE = 10 * MIB  # from here on a request gets its own segment ...
 LARGE_STEP = 2 * MIB  # ... rounded up to this
-# An expandable segment reserves 9/8 of the device's memory as address space, so that pages freed below
-# can be mapped again at its end.
+# An expandable segment reserves 9/8 of the device's memory as address space, so that pages freed below can be
+# mapped again at its end.
 VA_PARTS = (9, 8)
-# Where no capacity is given, address space for a device larger than any.
+# If no capacity is given: address space for a device larger than any.
 _UNLIMITED_VA = 1024 * GIB
-# Where simulated segments lie. Only their order matters (ties go to the lowest address).
+# Where simulated segments are placed. Only their order matters (ties go to the lowest address).
 _FIRST_ADDRESS = 0x7F00_0000_0000
 
 # (action, address, bytes, stream), as PyTorch records them.
@@ -33,7 +33,7 @@ SegmentEvent = tuple[str, int, int, int]
 
 
 class OutOfMemory(Refused):
-    """The request PyTorch would fail with, and the numbers its message prints."""
+    """The request that PyTorch would fail on, and the numbers in its message."""
 
     code = "out_of_memory"
 
@@ -64,10 +64,10 @@ class OutOfMemory(Refused):
 
 
 class Allocator:
-    """One device's memory as PyTorch hands it out.
+    """One device's memory as PyTorch manages it.
 
-    `other_bytes` is what lives on the device outside PyTorch (CUDA context, other processes).
-    `address_of` places new segments (replaying a recording); by default they follow one another.
+    `other_bytes` is memory on the device outside PyTorch (CUDA context, other processes). `address_of` places
+    new segments (replaying a recording); by default they follow one another.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Allocator:
         self.retries = 0
         self._address_of = address_of
         self._next_address = _FIRST_ADDRESS
-        self.expandable = settings.expandable_segments  # a program may switch it while it runs
+        self.expandable = settings.expandable_segments  # a program may switch it at run time
         self._max_split = 1 << 62 if settings.max_split_bytes is None else settings.max_split_bytes
         self._collects = self.limit_bytes is not None and settings.garbage_collection_threshold > 0
         self._rounding = settings.max_non_split_rounding_bytes or settings.large_segment_bytes
@@ -147,7 +147,7 @@ class Allocator:
         self._give_back(block)
 
     def request_free(self, address: int) -> None:
-        """Free a block that some other stream still uses: active until `complete` brings it back."""
+        """Free a block that another stream still uses: it is active until `complete`."""
         block = self.live.pop(address)
         self.allocated_bytes -= block.size
         block.state = PENDING
@@ -163,7 +163,7 @@ class Allocator:
             self.complete(address)
 
     def empty_cache(self) -> None:
-        """Return every wholly free segment (or page) to the device."""
+        """Return every completely free segment (or page) to the device."""
         self.synchronize()
         for pool in self.emptied():
             self._release_pool(pool)
@@ -201,7 +201,7 @@ class Allocator:
         return -(-nbytes // MIN_BLOCK) * MIN_BLOCK
 
     def segment_size(self, size: int) -> int:
-        """What to ask the device for, to serve a rounded `size`."""
+        """How much to request from the device, to serve a rounded `size`."""
         if size <= SMALL_MAX:
             return SMALL_SEGMENT
         if size < MIN_LARGE:
@@ -232,9 +232,9 @@ class Allocator:
         blocks = free.blocks
         if blocks[i].va is not None:
             if self.expandable and pool.expandable:
-                # What can grow counts as what it could grow to: prefer a block that cannot.
+                # An expandable block counts with the size it could grow to: prefer one that cannot grow.
                 while blocks[i].va is not None and i + 1 < len(blocks):
-                    if _could_be(blocks[i + 1]) >= _could_be(blocks[i]):
+                    if _size_if_grown(blocks[i + 1]) >= _size_if_grown(blocks[i]):
                         break
                     i += 1
             else:  # the setting was switched off: only blocks of ordinary segments
@@ -255,7 +255,7 @@ class Allocator:
         return size < self._max_split and rest > SMALL_MAX
 
     def _split(self, block: Block, size: int) -> Block:
-        """The low end is handed out; the rest stays free."""
+        """Hand out the low end; the rest stays free."""
         part = Block(block.address, size, block.stream, block.pool, block.va)
         part.link(block.before, block)
         block.address += size
@@ -273,7 +273,7 @@ class Allocator:
         block.pool.add(block)
 
     def _merge(self, block: Block, other: Block | None) -> None:
-        """Take in a free neighbour of the same kind (both mapped, or both only address space)."""
+        """Absorb a free neighbour of the same kind (both mapped, or both only address space)."""
         if other is None or other.state != FREE or other.mapped != block.mapped:
             return
         if other.mapped:
@@ -343,7 +343,7 @@ class Allocator:
     # Rules: expandable segments.
 
     def _expand(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Map pages at the lowest place with room for `size`; None where the device is full.
+        """Map pages at the lowest place with room for `size`; None if the device is full.
 
         What was mapped before a later page failed stays mapped, as in PyTorch.
         """
@@ -356,7 +356,7 @@ class Allocator:
             assert not after.mapped
             if not self.map_pages(after, min(size - block.size, after.size)):
                 return None
-            block = after  # it has taken in what lay before it
+            block = after  # it has absorbed the block before it
         pool.discard(block)
         return block
 
@@ -403,7 +403,7 @@ class Allocator:
         return True
 
     def _unmap(self, block: Block) -> None:
-        """Return the whole pages inside a free block; its ragged ends stay mapped and free."""
+        """Return the whole pages inside a free block; its partial pages at both ends stay mapped and free."""
         assert block.va is not None
         page = self.page_size(block.pool)
         low = block.va - (block.va - block.address) // page * page
@@ -425,7 +425,7 @@ class Allocator:
         self._note("segment_unmap", low, high - low, block.stream)
         self._merge(block, block.before)
         self._merge(block, block.after)
-        if not block.alone:  # else nothing of this segment is mapped: its address space goes too
+        if not block.alone:  # otherwise nothing of this segment is mapped: drop its address space too
             block.pool.add_unmapped(block)
 
     # Rules: returning memory to the device.
@@ -436,7 +436,7 @@ class Allocator:
         self._note("segment_free", block.address, block.size, block.stream)
 
     def _release_pool(self, pool: Pool) -> None:
-        """Every whole free segment by stream, size, address; then the free pages of expandable ones."""
+        """Every completely free segment by stream, size, address; then the free pages of expandable ones."""
         expandable = []
         for block in pool.in_order():
             if block.va is not None:
@@ -447,7 +447,8 @@ class Allocator:
             self._unmap(block)
 
     def oversize(self, pool: Pool, size: int, stream: int) -> list[Block]:
-        """With max_split_size_mb: one oversize block that suffices, or the largest until it is enough."""
+        """With max_split_size_mb: one oversize block that suffices, or the largest ones until it is
+        enough."""
         free = pool.free.get(stream)
         if self.settings.max_split_bytes is None or free is None:
             return []
@@ -465,14 +466,14 @@ class Allocator:
         return chosen
 
     def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
-        """Return such blocks, even where they are not enough; whether they are."""
+        """Return such blocks, even if they are not enough; returns whether they are."""
         blocks = self.oversize(pool, size, stream)
         for block in blocks:
             self.release(block)
         return bool(blocks) and sum(block.size for block in blocks) >= max(size, self._max_split)
 
     def _collect_garbage(self) -> None:
-        """Above the threshold, return whole large blocks of at least mean age, until under it."""
+        """Above the threshold, return whole large blocks of at least mean age, until below it."""
         assert self.limit_bytes is not None
         excess = self.reserved_bytes - int(self.settings.garbage_collection_threshold * self.limit_bytes)
         if excess <= 0:
@@ -490,7 +491,7 @@ class Allocator:
                     self.release(block)
 
 
-def _could_be(block: Block) -> int:
+def _size_if_grown(block: Block) -> int:
     """A block's size if it grew into the address space after it."""
     after = block.after
     return block.size + (after.size if after is not None and not after.mapped else 0)

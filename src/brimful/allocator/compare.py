@@ -1,4 +1,4 @@
-"""Walk the events of a recording and hold every one against the simulation."""
+"""Walk the events of a recording and compare each one with the simulation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from brimful.allocator.run import COMPLETE, EMPTY_CACHE, FREE, MALLOC, REQUEST_F
 from brimful.allocator.snapshot import Event, Segment, Snapshot
 from brimful.language import Number, Plain, Sentence, Several, Size, say
 
-POINTS = 400  # of a curve over the recording; more cannot be told apart
+POINTS = 400  # of a curve over the recording; more cannot be distinguished
 SHOWN_DIFFERENCES = 20
-# Segments the simulation takes and the recording did not are put far from all that it did.
+# Segments that only the simulation takes are placed far from all recorded ones.
 _INVENTED_ADDRESS = 1 << 62
 _RETURNS = ("segment_free", "segment_unmap")
 _TAKES = ("segment_alloc", "segment_map")
@@ -47,13 +47,13 @@ class Point:
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """What the walk found. `requests` is the recording as a program's wishes, free of addresses."""
+    """What the walk found. `requests` is the recording as a program's requests, without addresses."""
 
     alloc: Tally = field(default_factory=Tally)
     segment_alloc: Tally = field(default_factory=Tally)
     segment_free: Tally = field(default_factory=Tally)
     held_before_bytes: int = 0
-    held_before: int = 0  # the first so many requests are what was there before the recording
+    held_before: int = 0  # this many of the first requests existed before the recording
     peak_at: int = 0  # the event after which most was allocated; 0 is the start
     peak_request: int = 0  # and how many requests had been made by then
     retries: int = 0
@@ -67,7 +67,7 @@ class Compared:
 
 
 def compare(snapshot: Snapshot, device: int, make: type[Allocator] = Allocator) -> tuple[Allocator, Compared]:
-    """Replay one device under its own settings; the allocator as it ends, and the findings."""
+    """Replay one device under its own settings; returns the final allocator and the findings."""
     walk = _Walk(snapshot, device, make)
     walk.go()
     return walk.allocator, walk.found
@@ -78,14 +78,14 @@ class _Walk:
         segments = [segment for segment in snapshot.segments if segment.device == device]
         self.events: Sequence[Event] = snapshot.traces[device] if device < len(snapshot.traces) else ()
         self.log: list[SegmentEvent] = []
-        self.feed: list[int] = []  # where the recording's new segments lie
+        self.feed: list[int] = []  # addresses of the recording's new segments
         self.allocator = make(snapshot.settings, address_of=self._place, log=self.log)
         state = before(segments, self.events, snapshot.settings.large_segment_bytes)
         self.unsure = {unsure.free: unsure for unsure in restore(self.allocator, state, self.events)}
         self.owners = _Owners(segments, state, self.events)
         self.found = Compared(held_before_bytes=self.allocator.allocated_bytes)
         self.fresh: list[Event] = []  # segments the recording took for the next allocation
-        self.where: dict[int, int] = {}  # recorded address -> simulated one, where they differ
+        self.where: dict[int, int] = {}  # recorded address -> simulated one, if they differ
         self.keys: dict[int, int] = {}  # recorded address -> the request that holds it
         self.waiting: set[int] = set()  # requests freed in two parts
         self.whole_frees = "free_completed" not in {event.action for event in self.events}
@@ -100,7 +100,7 @@ class _Walk:
         return self.invented - nbytes
 
     def _start(self, state: Before) -> None:
-        """What was there before goes first into the list of requests, in address order."""
+        """What existed before goes first into the list of requests, in address order."""
         first_us = self.events[0].time_us if self.events else 0
         for address, held in sorted(state.held.items()):
             event = Event("alloc", address, held.requested, held.stream, first_us, held.label, held.owner)
@@ -160,7 +160,7 @@ class _Walk:
         else:
             if action == "oom":
                 self.found.ooms.append(event)
-                self._map_in_vain()
+                self._map_failed_pages()
             self.found.other_actions[action] += 1
 
     # Taking.
@@ -204,7 +204,7 @@ class _Walk:
             )
 
     def _settle(self, event: Event, owner: PoolId) -> None:
-        """The recording passed over a free block whose size is a guess: so it is smaller than the request."""
+        """The recording skipped a free block whose size is a guess: so it is smaller than the request."""
         allocator = self.allocator
         size = allocator.round_size(event.nbytes)
         pool = allocator.pool_of(owner, size)
@@ -263,14 +263,14 @@ class _Walk:
         while end < len(self.events) and self.events[end].action in _RETURNS:
             end += 1
         returned = self.events[i:end]
-        for event in returned:  # a private pool's segments go only once its graph is gone
+        for event in returned:  # a private pool's segments are returned only once its graph is gone
             owner = event.owner or self.owners.of(event.address)
             if owner != DEFAULT_POOL:
                 self.allocator.release_pool(owner)
             self.owners.returned(event)
         wanted: Taken = [(event.action, event.address, event.nbytes) for event in returned]
         self._note_cause(i, end)
-        self._map_in_vain()
+        self._map_failed_pages()
         got = self._return(wanted, end)
         same = sum(1 for a, b in zip(wanted, got, strict=False) if a == b)
         self.found.segment_free.add(right=same, of=max(len(wanted), len(got)))
@@ -279,7 +279,7 @@ class _Walk:
             self._differs(say("allocator.return_differs", first=Plain(i), last=Plain(end - 1), **counts))
         return end
 
-    def _map_in_vain(self) -> None:
+    def _map_failed_pages(self) -> None:
         """Pages that were mapped for a request before the GPU turned out to be full stay mapped."""
         for event in self.fresh:
             if event.action == "segment_map":
@@ -289,8 +289,8 @@ class _Walk:
     def _return(self, wanted: Taken, end: int) -> Taken:
         """What the simulation returns at this point: oversize blocks first, then all that is free.
 
-        Which blocks garbage collection takes depends on the memory fraction, which no recording tells: with a
-        threshold set, whole free segments go as recorded where the other rules do not explain them.
+        Which blocks garbage collection takes depends on the memory fraction, which is in no recording: with a
+        threshold set, whole free segments are returned as recorded if the other rules do not explain them.
         """
         allocator = self.allocator
         self.log.clear()
@@ -319,7 +319,7 @@ class _Walk:
     def _note_cause(self, i: int, end: int) -> None:
         """Did the program empty the cache (then it would with other settings too), or was the GPU full?
 
-        Full: the same stack goes on to take more, or to fail. Without stacks only a failure tells.
+        Full: the same stack goes on to take more, or to fail. Without stacks only a failure shows it.
         """
         event = self.events[i]
         after = self.events[end] if end < len(self.events) else None
@@ -332,14 +332,14 @@ class _Walk:
 
 
 class _Owners:
-    """Whose segment an address lies in, where the events do not say (older versions)."""
+    """The owner of an address's segment, if the events do not say (older versions)."""
 
     def __init__(self, segments: Sequence[Segment], state: Before, events: Sequence[Event]) -> None:
         self.private = any(segment.owner != DEFAULT_POOL for segment in segments)
         self.final = sorted((s.address, s.address + s.nbytes, s.owner) for s in segments)
         self.begins = {(s.address, s.nbytes) for s in segments}
         self.now = sorted((s.low, s.high, s.owner) for s in (*state.segments.values(), *state.mapped))
-        # Only what was taken last at an address is what the final state shows there.
+        # The final state shows at an address only what was taken there last.
         self.last = {event.address: i for i, event in enumerate(events) if event.action in _TAKES}
 
     def of(self, address: int) -> PoolId:
@@ -349,7 +349,7 @@ class _Owners:
 
     def took(self, i: int, event: Event) -> None:
         if self.private:
-            # The final state knows; else new pages continue a segment that is there.
+            # Use the final state; otherwise new pages continue an existing segment.
             stays = self.last[event.address] == i and (
                 event.action == "segment_map" or (event.address, event.nbytes) in self.begins
             )
@@ -402,8 +402,8 @@ def _taken(segments: Taken) -> Several | Sentence:
     return Several(sizes) if sizes else say("allocator.no_segment_taken")
 
 
-# A recording tells neither how large the GPU was nor which memory fraction was set. Whether a request failed
-# at first, and whether garbage was collected, is taken from it and done to the simulation by hand:
+# A recording contains neither the size of the GPU nor the memory fraction. Whether a request failed at first,
+# and whether garbage was collected, is taken from it and applied to the simulation explicitly:
 
 
 def free_segments(allocator: Allocator) -> list[Block]:
@@ -413,7 +413,7 @@ def free_segments(allocator: Allocator) -> list[Block]:
 
 
 def release_at(allocator: Allocator, address: int) -> bool:
-    """Return the segment at `address`, if all of it is free."""
+    """Return the segment at `address`, if it is completely free."""
     for block in free_segments(allocator):
         if block.address == address:
             allocator.release(block)
@@ -422,7 +422,7 @@ def release_at(allocator: Allocator, address: int) -> bool:
 
 
 def map_at(allocator: Allocator, address: int, nbytes: int) -> bool:
-    """Map pages at `address`, if that is where address space begins that has none."""
+    """Map pages at `address`, if an unmapped range begins there."""
     for pool in (pool for pair in allocator.pools.values() for pool in pair):
         for ranges in pool.unmapped.values():
             for block in ranges:

@@ -1,8 +1,8 @@
-"""Open a pickle that holds only dicts, lists, strings and numbers, and refuse every other one unopened.
+"""Open a pickle that holds only dicts, lists, strings and numbers, and refuse all others unopened.
 
-A pickle is a program. This reads its opcodes first, without running any: one that could name, make or call
-anything is refused, and so is one that asks for more memory than the file could fill. Only then is it loaded,
-by an unpickler that refuses every global once more (decision 0008).
+A pickle is a program. This module first reads its opcodes without running any: one that could name, make or
+call anything is refused, and so is one that asks for more memory than the file could fill. Only then is it
+loaded, by an unpickler that again refuses every global (decision 0008).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brimful.errors import BadInput
 from brimful.language import Number, Quoted, Sentence, say
 
 _MAX_NUMBER_BYTES = 64  # addresses and sizes have 8
-_MAX_OPEN_MARKS = 64  # a snapshot nests five deep; a hostile file as deep as it is long
+_MAX_OPEN_MARKS = 64  # a snapshot nests five deep; a hostile file could nest as deep as it is long
 
 # What follows an opcode: a number of bytes, or one of these.
 _LENGTH1, _LENGTH4, _LENGTH8, _LINE, _NUMBER1, _NUMBER4, _PUT, _MARK, _CLOSE, _STOP, _REFUSED = range(
@@ -64,7 +64,7 @@ class _Plain(pickle.Unpickler):
 
 
 def load_plain(data: bytes, *, name: str) -> object:
-    """What the pickle holds. Raises BadInput; nothing in it is ever run."""
+    """The contents of the pickle. Raises BadInput; nothing in it is ever run."""
     try:
         _check(data, name)
         found: object = _Plain(io.BytesIO(data)).load()
@@ -82,7 +82,7 @@ def _bad(said: Sentence) -> BadInput:
 
 
 def _check(data: bytes, name: str) -> None:
-    """Walk the opcodes up to STOP. Raises BadInput, or IndexError where the file ends before."""
+    """Walk the opcodes up to STOP. Raises BadInput, or IndexError if the file ends before."""
     follows, at, marks = _FOLLOWS, 0, 0
     while True:
         kind = follows[data[at]]
@@ -107,7 +107,7 @@ def _check(data: bytes, name: str) -> None:
 
 
 def _skip(data: bytes, at: int, kind: int, name: str) -> int:
-    """Where the opcode after the one at `at` stands: the rarer kinds."""
+    """The position of the opcode after the one at `at`: the rarer kinds."""
     if kind in (_LENGTH4, _LENGTH8):
         width = 4 if kind == _LENGTH4 else 8
         return at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "little")

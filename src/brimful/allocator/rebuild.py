@@ -1,8 +1,8 @@
 """The allocator's state before a recording began, rebuilt from its end and its events.
 
 A recording usually starts in the middle of a run. Walking its events backwards from the final segments gives
-what was live and mapped at the start. A block that was freed meanwhile is known by its requested size only;
-its real size follows from its neighbours, but for one case (`_size`).
+what was live and mapped at the start. For a block that was freed meanwhile only the requested size is known;
+its real size follows from its neighbours, with one exception (`_size`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from brimful.allocator.settings import LARGE_SEGMENT
 from brimful.allocator.snapshot import Event, Segment
 from brimful.units import GIB
 
-# Where the device's size is unknown, address space up to this is taken to belong to the segment before it.
+# If the device's size is unknown, address space up to this is assumed to belong to the segment before it.
 _VA_BYTES = 1024 * GIB
-# So many of the first pages of an unmapped range are looked at for what lay there.
+# How many of the first pages of an unmapped range are checked for their earlier contents.
 _LOOKED_AT = 64
 
 
 @dataclass(slots=True)
 class Held:
-    """An allocation that was there before the recording."""
+    """An allocation from before the recording."""
 
     requested: int
     nbytes: int | None  # None: freed during the recording, so its block is not in the final state
@@ -39,7 +39,7 @@ class Held:
 
 @dataclass(slots=True)
 class Span:
-    """Device memory at the start: an ordinary segment, or pages of an expandable one mapped side by side."""
+    """Device memory at the start: an ordinary segment, or adjacent mapped pages of an expandable one."""
 
     low: int
     high: int
@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(slots=True)
 class Before:
-    """What a recording started from."""
+    """The state a recording started from."""
 
     held: dict[int, Held] = field(default_factory=dict)
     segments: dict[int, Span] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Unsure:
     slack: int
 
     def possible(self) -> bool:
-        """The boundary is still there."""
+        """The boundary still exists."""
         return self.free.before is self.used and self.used.state != FREE
 
     def shrink(self, allocator: Allocator, nbytes: int) -> bool:
@@ -138,22 +138,22 @@ def _span(event: Event, small: bool, owner: PoolId) -> Span:
 
 
 def _kind(event: Event) -> tuple[bool, PoolId]:
-    """Small or large, and whose. Only small segments and pages have 2 MiB: large ones have more than 10."""
+    """Small or large, and its owner. Only small segments and pages have 2 MiB: large ones exceed 10."""
     return event.nbytes == SMALL_SEGMENT, event.owner or DEFAULT_POOL
 
 
 def _moved(mapped: Sequence[Span], events: Sequence[Event], large_page: int) -> dict[int, Span]:
-    """The range that each event maps or unmaps, and of which kind it is; `mapped` is the final state."""
+    """The range that each event maps or unmaps, and its kind; `mapped` is the final state."""
     moved: dict[int, Span] = {}
     for i, event in enumerate(events):
         if event.action == "segment_map":
             small, owner = _kind(event)
-            for span in mapped:  # the final state knows the owner where the event does not
+            for span in mapped:  # the final state knows the owner if the event does not
                 if span.low <= event.address < span.high and span.small == small:
                     owner = span.owner
             moved[i] = _span(event, small, owner)
     known = [*mapped, *moved.values()]
-    lay: dict[int, bool] = {}  # page -> whether what last lay there was small
+    lay: dict[int, bool] = {}  # page -> whether the last block there was small
     for i, event in enumerate(events):
         if event.action in ("alloc", "free_completed"):
             lay[event.address // SMALL_SEGMENT] = event.nbytes <= SMALL_MAX
@@ -168,10 +168,10 @@ def _moved(mapped: Sequence[Span], events: Sequence[Event], large_page: int) -> 
 
 
 def _nearest(spans: Sequence[Span], event: Event, large_page: int) -> tuple[bool, PoolId]:
-    """The kind of an unmapped range: many small pages can look like a large one, but not the other way round.
+    """The kind of an unmapped range: many small pages can look like a large one, but not vice versa.
 
-    Where its size does not tell, it is that of the closest range on its stream: small only where that is
-    close, since the pages of a small segment all lie near its beginning.
+    If its size is not conclusive, it is that of the closest range on its stream: small only if that is close,
+    since the pages of a small segment are all near its beginning.
     """
     small = event.nbytes % large_page != 0
     same = [span for span in spans if span.stream == event.stream and (span.small or not small)]
@@ -199,7 +199,7 @@ def _without(spans: Sequence[Span], low: int, high: int) -> Iterator[Span]:
 
 
 def restore(allocator: Allocator, state: Before, events: Sequence[Event]) -> list[Unsure]:
-    """Put blocks and counters where they were before the recording; which boundaries are unsure."""
+    """Restore blocks and counters from before the recording; returns the uncertain boundaries."""
     builder = _Builder(allocator, state, events)
     plain_owners = {span.owner for span in state.segments.values() if span.owner != DEFAULT_POOL}
     for owner in plain_owners:
@@ -243,9 +243,9 @@ def _address_spaces(
 
 
 def _grown(state: Before, events: Sequence[Event]) -> Iterator[Span]:
-    """What was mapped later into the segments that were there before.
+    """What was mapped later into the segments that existed before.
 
-    Once all of a segment is unmapped its address space is gone: what is mapped then begins another one.
+    Once all of a segment is unmapped its address space is gone: a later mapping begins another one.
     """
     held: Counter[tuple[int, bool, PoolId]] = Counter()
     for span in state.mapped:
@@ -330,9 +330,9 @@ class _Builder:
         """The size of a block of which only the request is known, with `room` until the next one in use.
 
         Small and expandable blocks are split exactly. A large block keeps a rest of up to 1 MiB, and a free
-        large block is always larger than that: so a gap of at most 1 MiB is its own. In a wider gap the
-        first block handed out there, before this one is freed, shows where the free part began. Where none
-        was, it is a guess (False): that it keeps no rest. The walk corrects it where it must (`Unsure`).
+        large block is always larger than that: so a gap of at most 1 MiB belongs to it. In a wider gap the
+        first block handed out there, before this one is freed, shows where the free part began. If there was
+        none, the size is a guess (False): that it keeps no rest. The walk corrects it if it must (`Unsure`).
         """
         rounded = self.allocator.round_size(held.requested)
         gap = room - rounded

@@ -1,8 +1,8 @@
-"""Replay a recording of PyTorch's allocator, and say what other settings would have given.
+"""Replay a recording of PyTorch's allocator, and show what other settings would have given.
 
 The recorded requests go through the simulated allocator, started from the state before the recording. Every
 address, every new segment and every returned one is compared with what the GPU did: a simulation that agrees
-on all of them may be trusted about settings nobody has tried.
+on all of them can be trusted on untested settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brimful.errors import NotFound
 from brimful.language import Number, Quoted, Sentence, Size, as_asked, say
 
 SHOWN_HOLDERS = 12
-# Settings that people reach for when memory is short.
+# Settings that people try when memory is short.
 TRIED = (
     "expandable_segments:True",
     "max_split_size_mb:64",
@@ -33,13 +33,13 @@ TRIED = (
     "roundup_power2_divisions:8",
     "large_segment_size_mb:64",
 )
-# A setting that saves less than this share of what is reserved is not worth an advice.
+# A setting that saves less than this share of reserved memory is not worth recommending.
 WORTH = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who held memory at the peak."""
+    """Holder of memory at the peak."""
 
     label: str
     nbytes: int
@@ -52,7 +52,7 @@ class Replay:
 
     name: str
     device: int
-    devices: tuple[int, ...]  # all that the snapshot has
+    devices: tuple[int, ...]  # all in the snapshot
     events: int
     settings: Settings
     capacity_bytes: int | None
@@ -76,11 +76,11 @@ class Replay:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the recorded settings run out on a device of the given capacity."""
+        """Whether the recorded settings run out of memory on a device of the given capacity."""
         return self.sweep[0].out_of_memory is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures of the issue, then what the text report shows besides."""
+        """The main figures, then what the text report also shows."""
         compared = self.compared
         return {
             "events": self.events,
@@ -148,7 +148,7 @@ def replay(
 
 
 def busiest(snapshot: Snapshot) -> int:
-    """The device with most events; of those without any, the one that holds most."""
+    """The device with most events; without any events, the one that holds most."""
     if not snapshot.devices:
         raise NotFound(say("allocator.empty_snapshot", name=Quoted(snapshot.name)))
     held: Counter[int] = Counter()
@@ -194,7 +194,7 @@ def replay_device(
 
 
 def holders(compared: Compared) -> tuple[Holder, ...]:
-    """Who held what when most was allocated, largest first."""
+    """The holders when most was allocated, largest first."""
     live: dict[int, tuple[int, str]] = {}
     for request in compared.requests[: compared.peak_request]:
         if request.op == MALLOC:
@@ -229,7 +229,7 @@ def _notes(
 
 
 def best(replayed: Replay) -> Outcome | None:
-    """The setting that needs least, where a change is worth it: it alone fits, or it saves."""
+    """The setting that needs least, if a change is worth it: it alone fits, or it saves."""
     now, others = replayed.sweep[0], [o for o in replayed.sweep[1:] if o.out_of_memory is None]
     if not others:
         return None

@@ -11,19 +11,19 @@ from brimful.allocator.caching import Allocator, OutOfMemory
 from brimful.allocator.settings import Settings
 
 MALLOC, FREE, EMPTY_CACHE = "malloc", "free", "empty_cache"
-# A free in two parts, where another stream still used the block: it is active until COMPLETE.
+# A free in two parts, if another stream still used the block: it is active until COMPLETE.
 REQUEST_FREE, COMPLETE = "request_free", "complete"
 
 
 class Request(NamedTuple):
-    """One thing a program asks for. `key` names the allocation, whatever its address turns out to be."""
+    """One request of a program. `key` names the allocation, independent of its address."""
 
     op: str
     key: int = 0
     nbytes: int = 0
     stream: int = 0
     owner: PoolId = DEFAULT_POOL
-    label: str = ""  # who asked; the allocator does not care
+    label: str = ""  # who asked; ignored by the allocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Outcome:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     retries: int
-    out_of_memory: OutOfMemory | None  # why it stopped, where it did
-    failed_at: int | None  # the index of the request it stopped at
+    out_of_memory: OutOfMemory | None  # why it stopped, if it did
+    failed_at: int | None  # the index of the request at which it stopped
 
 
 def run(
@@ -64,7 +64,7 @@ def run(
             allocator.request_free(addresses[key])
         elif op == COMPLETE:
             address = addresses.pop(key)
-            if address in allocator.pending:  # else running out of memory has already waited for it
+            if address in allocator.pending:  # otherwise running out of memory has already waited for it
                 allocator.complete(address)
         else:
             assert op == EMPTY_CACHE, op

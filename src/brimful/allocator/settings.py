@@ -1,8 +1,8 @@
 """The allocator's settings, in the syntax of PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF.
 
-Names, ranges and defaults were read in PyTorch 2.5 to 2.13: c10/core/AllocatorConfig and
-c10/cuda/CUDAAllocatorConfig. What only touches pinned host memory or locking changes no device byte: it is
-accepted, and said so in `notes`.
+Names, ranges and defaults are from PyTorch 2.5 to 2.13: c10/core/AllocatorConfig and
+c10/cuda/CUDAAllocatorConfig. Settings that affect only pinned host memory or locking change no device byte:
+they are accepted, and listed in `notes`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from brimful.errors import BadInput, Refused
 from brimful.language import Number, Quoted, Sentence, say
 from brimful.units import MIB, integer_from_text
 
-# Requests between 1 and 10 MiB are cut from segments of this size, so that they share a cudaMalloc.
+# Requests between 1 and 10 MiB are carved from segments of this size, so that they share a cudaMalloc.
 LARGE_SEGMENT = 20 * MIB
-# `large_segment_size_mb` must exceed the largest request that is cut from such a segment.
+# `large_segment_size_mb` must exceed the largest request that is carved from such a segment.
 MIN_LARGE_SEGMENT_MB = 10
-# Sizes from 1 MiB to 64 GiB fall into 16 intervals, one per power of two; the ends take what lies outside.
+# Sizes from 1 MiB to 64 GiB fall into 16 intervals, one per power of two; the ends include what is outside.
 DIVISION_INTERVALS = 16
 _FIRST_INTERVAL_BIT = 20
 
-# Accepted and without effect on device bytes, as are all of pinned host memory (`pinned_…`).
+# Accepted and without effect on device bytes, like everything about pinned host memory (`pinned_…`).
 _NO_DEVICE_BYTES = {
     "release_lock_on_cudamalloc": say("allocator.concerns_lock"),
     "release_lock_on_hipmalloc": say("allocator.concerns_lock"),
@@ -87,13 +87,13 @@ class Settings:
 
 
 def divisions_for(divisions: tuple[int, ...], nbytes: int) -> int:
-    """Into how many steps the interval of `nbytes` is divided; 0 and 1 mean: not."""
+    """Into how many steps the interval of `nbytes` is divided; 0 and 1: none."""
     interval = nbytes.bit_length() - 1 - _FIRST_INTERVAL_BIT
     return divisions[min(max(interval, 0), DIVISION_INTERVALS - 1)]
 
 
 def _pairs(conf: str) -> list[tuple[str, str]]:
-    """`a:1,b:[x:1,y:2]` as [('a', '1'), ('b', '[x:1,y:2]')]; blanks are ignored, as PyTorch does."""
+    """`a:1,b:[x:1,y:2]` as [('a', '1'), ('b', '[x:1,y:2]')]; blanks are ignored, as in PyTorch."""
     if len(conf) > 2000:
         raise BadInput(say("allocator.settings_too_long", length=Number(len(conf))))
     text = re.sub(r"\s+", "", conf)
@@ -157,8 +157,8 @@ def _backend(key: str, value: str) -> dict[str, Any]:
 def _divisions(key: str, value: str) -> dict[str, Any]:
     """`4`, or `[256:1,512:2,>:4]`: sizes in MiB, each entry for one power of two.
 
-    The first entry also holds for everything below it, `>` for everything above the last one; a power of
-    two that is not named stays undivided.
+    The first entry also applies to everything below it, `>` to everything above the last one; a power of two
+    that is not listed is not divided.
     """
     if not value.startswith("["):
         return {"divisions": (_division(key, value, at_least=1),) * DIVISION_INTERVALS}

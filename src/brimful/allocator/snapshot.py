@@ -24,7 +24,7 @@ from brimful.units import GIB, MIB, integer_from_text
 
 MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
 MAX_EVENTS = 20_000_000
-# A gzipped recording unpacks to 5 to 15 times its size; one that unpacks to far more is made to fill memory.
+# A gzipped recording unpacks to 5 to 15 times its size; one that unpacks to far more is an attack.
 _MAX_PACKED = 100
 _ALWAYS_UNPACKED_BYTES = 64 * MIB
 _MAX_BYTES = 1 << 50  # more than any device has
@@ -40,14 +40,14 @@ class Event(NamedTuple):
     stream: int
     time_us: int
     label: str
-    owner: PoolId | None  # the pool, where the version recorded it
+    owner: PoolId | None  # the pool, if the version recorded it
 
 
 class BlockInfo(NamedTuple):
     address: int
     nbytes: int
     requested: int
-    state: str  # active_allocated, active_awaiting_free (once: active_pending_free), inactive
+    state: str  # active_allocated, active_awaiting_free (formerly active_pending_free), inactive
     label: str
 
 
@@ -68,7 +68,7 @@ class Snapshot:
     name: str
     segments: tuple[Segment, ...]
     traces: tuple[tuple[Event, ...], ...]  # by device
-    settings: Settings  # in force when the snapshot was taken
+    settings: Settings  # at the time of the snapshot
     notes: tuple[Sentence, ...]
 
     @property
@@ -141,7 +141,7 @@ def _bad(said: Sentence) -> BadInput:
     return BadInput(said, hint=say("allocator.how_to_record"))
 
 
-# `at` is where a value stands in the file: device_traces[0][17], segments[3].address.
+# `at` is the position of a value in the file: device_traces[0][17], segments[3].address.
 
 
 def _list(value: object, at: str, name: str) -> list[Any]:
@@ -200,7 +200,7 @@ def _event(raw: object, at: str, naming: _Labels, name: str) -> Event:
     return Event(
         action,
         _number(address, at, name),
-        # A request that failed may have been for anything: an overflow asks for exbibytes.
+        # A request that failed may have any size: an overflow asks for exbibytes.
         (_number if action == "oom" else _bytes)(nbytes, at, name),
         _number(stream, at, name),
         time_us if isinstance(time_us, int) else 0,
@@ -210,7 +210,7 @@ def _event(raw: object, at: str, naming: _Labels, name: str) -> Event:
 
 
 class _Labels:
-    """Who asked, in a few words: the operator and the line of the user's own code."""
+    """Who asked, in brief: the operator and the line of the user's own code."""
 
     def __init__(self, labels: list[Any]) -> None:
         self._labels = labels
@@ -234,7 +234,7 @@ _OPERATOR = re.compile(r"at::_ops::(\w+)::")
 
 
 def _label(frames: list[Any]) -> str:
-    """Frames come innermost first: C++ before Python, torch's own Python before the user's."""
+    """Frames are innermost first: C++ before Python, torch's own Python before the user's."""
     operator, line, any_line = "", "", ""
     for frame in frames:
         if not isinstance(frame, dict):
@@ -305,7 +305,7 @@ def _block(raw: object, begin: int, naming: _Labels, at: str, name: str) -> Bloc
 
 
 def _settings(raw: object) -> tuple[Settings, tuple[Sentence, ...]]:
-    """What was in force: the string as the user wrote it, then the values PyTorch says it uses."""
+    """The active settings: the string as the user wrote it, then the values PyTorch reports."""
     if not isinstance(raw, dict) or not raw:
         return Settings(), (say("allocator.note_default_settings"),)
     notes: list[Sentence] = []

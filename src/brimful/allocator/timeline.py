@@ -1,7 +1,7 @@
 """Memory over a run as a picture: who holds it, what the device has, and where it runs out.
 
-HTML by plotly (`brimful[report]`), one page that needs nothing else; PNG by matplotlib (`brimful[plot]`).
-Both are imported only when a picture is asked for.
+HTML by plotly (`brimful[report]`), one self-contained page; PNG by matplotlib (`brimful[plot]`). Both are
+imported only when a picture is requested.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from brimful.allocator.replay import Replay
 
 POINTS = 600  # samples along the run; a picture has about as many columns
-LAYERS = 9  # labels with a colour of their own; the rest are one grey layer
-OTHERS, UNNAMED = "(others)", "(unnamed)"  # labels with words of their own in each language
-# Colours that people with any colour vision can tell apart (Okabe and Ito, and two more), then grey.
+LAYERS = 9  # labels with their own colour; the rest are one grey layer
+OTHERS, UNNAMED = "(others)", "(unnamed)"  # labels that are translated
+# Colours that are distinguishable with any colour vision (Okabe and Ito, and two more), then grey.
 COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
     *("#8C6BB1", "#A6611A"),
@@ -40,7 +40,7 @@ class Timeline:
 
     title: str
     x: tuple[int, ...]  # requests made so far
-    layers: tuple[tuple[str, tuple[int, ...]], ...]  # from the bottom; they add up to what is requested
+    layers: tuple[tuple[str, tuple[int, ...]], ...]  # from the bottom; they add up to the requested bytes
     reserved: tuple[tuple[int, int], ...] = ()  # (request, bytes)
     capacity_bytes: int | None = None
     failed_at: int | None = None  # the request that does not fit
@@ -49,7 +49,7 @@ class Timeline:
 
 
 def timeline(replayed: Replay, tongue: Language | None = None) -> Timeline:
-    """The recorded run; with a capacity also its line and the point where it would be crossed."""
+    """The recorded run; with a capacity also its line and where it would be exceeded."""
     now = replayed.sweep[0]
     x, layers = stack(replayed.compared.requests, first=replayed.compared.held_before)
     tongue = tongue or language("en")
@@ -70,7 +70,7 @@ def stack(
 ) -> tuple[tuple[int, ...], tuple[tuple[str, tuple[int, ...]], ...]]:
     """Live bytes by label at POINTS moments: each the fullest of its slice, so that no peak is lost.
 
-    The first `first` requests are what was there before: the picture begins after them.
+    The first `first` requests existed before: the picture begins after them.
     """
     samples: dict[int, tuple[int, int, Counter[str]]] = {}
     live: dict[int, tuple[str, int]] = {}
@@ -98,7 +98,7 @@ def stack(
             most[label] = max(most[label], nbytes)
     named = [label for label, nbytes in most.most_common(LAYERS) if nbytes]
     layers = [(label, tuple(sample[label] for _, _, sample in samples.values())) for label in named]
-    # What is always there lies at the bottom, so that what comes and goes is seen on top of it.
+    # What is always there is at the bottom, so that what comes and goes shows on top of it.
     layers.sort(key=lambda layer: -sum(layer[1]) / max(layer[1]))
     rest = tuple(
         sum(sample.values()) - sum(sample[label] for label in named) for _, _, sample in samples.values()
@@ -131,7 +131,7 @@ def write_html(drawn: Timeline, path: Path) -> None:
             Scatter(
                 x=[at for at, _ in drawn.reserved],
                 y=[nbytes / GIB for _, nbytes in drawn.reserved],
-                name="reserved",  # PyTorch's own word
+                name="reserved",  # PyTorch's own term
                 mode="lines",
                 line={"color": RESERVED, "width": 1.5, "shape": "hv"},
                 hovertemplate=f"%{{y:.3f}} {drawn.tongue.byte_units[0]}",
@@ -232,7 +232,7 @@ def _label(name: str, drawn: Timeline) -> str:
 
 
 def _plain(text: str, most: int = 60) -> str:
-    """For matplotlib, which reads `$…$` as mathematics and leaves out labels that begin with `_`."""
+    """For matplotlib, which parses `$…$` as mathematics and omits labels that begin with `_`."""
     return "".join(c if c.isprintable() else "?" for c in text).replace("$", r"\$").lstrip("_")[:most]
 
 

@@ -1,10 +1,10 @@
 """Hugging Face TrainingArguments, as JSON or YAML: how Trainer would train the model.
 
-The words of TRL, axolotl and LLaMA-Factory for the same things are known too. What the file leaves out takes
-Trainer's default and is listed as assumed.
-Source: training_args.py of huggingface/transformers, trl's SFTConfig and ModelConfig. Which weights a script
-loads it does not say: fp32 with TRL and up to transformers 4, the checkpoint's own format from 5 on
-(huggingface/trl pull request 4770). fp32 is taken, as it needs more.
+The names that TRL, axolotl and LLaMA-Factory use for the same settings are known too. What the file leaves
+out takes Trainer's default and is listed as assumed.
+Source: training_args.py of huggingface/transformers, trl's SFTConfig and ModelConfig. The format in which a
+script loads its weights is not in the file: fp32 with TRL and up to transformers 4, the checkpoint's own
+format from 5 on (huggingface/trl pull request 4770). fp32 is assumed, as it needs more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.specs.training import Training
 
-# Their word -> the one TrainingArguments uses.
+# Their name -> the one TrainingArguments uses.
 _ALSO = {
     "micro_batch_size": "per_device_train_batch_size",
     "train_batch_size": "per_device_train_batch_size",
@@ -45,7 +45,7 @@ _ALSO = {
     "flash_attn": "attn_implementation",
     "enable_liger_kernel": "use_liger_kernel",
 }
-# TrainingArguments' defaults. max_length is TRL's: Trainer itself takes what the data holds.
+# TrainingArguments' defaults. max_length is TRL's: Trainer itself uses the length of the data.
 DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -75,7 +75,7 @@ _CHECKS: dict[str, Check] = {
 _OTHER = frozenset({"lora_target_modules", "load_in_bits", "fsdp_config", "gradient_checkpointing_kwargs"})
 KNOWN = frozenset({*DEFAULTS, *_CHECKS, *_OTHER})
 MODEL_WORDS = ("model_name_or_path", "base_model", "model_id", "model_name", "model")
-# Beginnings of words that change neither bytes nor seconds of a step. Known, so not worth a word.
+# Prefixes of settings that affect neither bytes nor seconds of a step. Known, so no warning is needed.
 _WITHOUT_EFFECT = (
     "output_dir", "overwrite", "do_", "eval", "per_device_eval", "learning_rate", "lr_", "warmup",
     "weight_decay", "adam_", "num_train_epochs", "num_epochs", "max_steps", "logging", "log_",
@@ -91,7 +91,7 @@ Found = dict[str, Any]
 
 
 def _lines(training: Training) -> dict[str, Any]:
-    """The lines of TrainingArguments that say this training."""
+    """The lines of TrainingArguments that express this training."""
     adam = {"fused": "adamw_torch_fused", "foreach": "adamw_torch", "loop": "adamw_hf"}
     optim = {"adamw": adam[training.optimizer_kernel], "adam8bit": "adamw_bnb_8bit", "lion": "lion_32bit"}
     lines = {
@@ -132,23 +132,23 @@ ARGUMENTS = Dialect(
 
 
 def own_name(key: str) -> str | None:
-    """TrainingArguments' word for `key`, or None where it has none."""
+    """TrainingArguments' name for `key`, or None if it has none."""
     word = _ALSO.get(key, key)
     return word if word in KNOWN else None
 
 
 def _dialects(found: Mapping[str, Any]) -> Found:
-    """axolotl's and LLaMA-Factory's own ways, and the latter's defaults, as TrainingArguments would say them.
+    """axolotl's and LLaMA-Factory's own settings, and the latter's defaults, as TrainingArguments.
 
-    Source: config reference of axolotl (`bf16: auto` takes bf16 where the card has it, which is as many bytes
-    as fp16; `full` loads the weights so); src/llamafactory/hparams of hiyouga/LLaMA-Factory.
+    Source: config reference of axolotl (`bf16: auto` uses bf16 if the card has it, which is as many bytes as
+    fp16; `full` also loads the weights in it); src/llamafactory/hparams of hiyouga/LLaMA-Factory.
     """
     said = dict(found)
     auto = {"bf16": True, "fp16": False, "tf32": False}
     said |= {key: value for key, value in auto.items() if said.get(key) == "auto"}
     if said.get("bf16") == "full":
         said |= {"bf16": True, "torch_dtype": "bfloat16"}
-    if (loaded := _loaded(said)) is not None:
+    if (loaded := _load_dtype(said)) is not None:
         said.setdefault("torch_dtype", loaded)
     if "finetuning_type" not in said:
         return said
@@ -164,12 +164,12 @@ def _dialects(found: Mapping[str, Any]) -> Found:
     return said
 
 
-def _loaded(said: Mapping[str, Any]) -> str | None:
-    """The 16-bit format axolotl and LLaMA-Factory load weights in; None where they end up in fp32.
+def _load_dtype(said: Mapping[str, Any]) -> str | None:
+    """The 16-bit format in which axolotl and LLaMA-Factory load weights; None if they end up in fp32.
 
-    LLaMA-Factory makes all that is trained fp32 again, so only an adapter's frozen weights stay 16-bit.
-    Trained in full and sharded, FSDP and DeepSpeed keep fp32 weights. PEFT makes the tables of a 4-bit model
-    fp32, which axolotl takes back for flash attention.
+    LLaMA-Factory casts everything that is trained back to fp32, so only an adapter's frozen weights stay
+    16-bit. In full, sharded training, FSDP and DeepSpeed keep fp32 weights. PEFT casts the tables of a 4-bit
+    model to fp32, which axolotl reverts for flash attention.
     Source: axolotl, utils/config: normalize_config, and loaders/model.py; LLaMA-Factory, model/patcher.py:
     patch_config, and model/adapter.py: init_adapter.
     """
@@ -184,7 +184,7 @@ def _loaded(said: Mapping[str, Any]) -> str | None:
 
 
 def sort_arguments(found: Mapping[str, Any]) -> tuple[Found, list[str]]:
-    """The settings that matter, by TrainingArguments' names; and the words nobody taught us."""
+    """The settings that matter, by TrainingArguments' names; and the unknown ones."""
     use: Found = {}
     strange = []
     for key, value in _dialects(found).items():
@@ -198,7 +198,7 @@ def sort_arguments(found: Mapping[str, Any]) -> tuple[Found, list[str]]:
 
 
 def training_of(given: Found, *, name: object, context: int) -> tuple[Training, list[Sentence], int]:
-    """The training these arguments describe, what was taken otherwise than said, and how often."""
+    """The training these arguments describe, deviations from what they say, and how many there are."""
     for key, value in given.items():
         if key in _CHECKS:
             _CHECKS[key](key, value, name)
@@ -250,7 +250,7 @@ def _sharding(use: Found) -> tuple[dict[str, Any], list[Sentence]]:
 
 
 def _deepspeed(found: object) -> tuple[dict[str, Any], list[Sentence]]:
-    """ZeRO's stage and offloading, from a DeepSpeed config; a file that was not found is taken as stage 2."""
+    """ZeRO's stage and offloading, from a DeepSpeed config; a file that was not found counts as stage 2."""
     zero = found.get("zero_optimization") if isinstance(found, dict) else None
     if not isinstance(zero, dict):
         if isinstance(found, str):
@@ -276,5 +276,5 @@ def _tuning(use: Found) -> dict[str, Any]:
         count = 7
     bits = 4 if adapter == "qlora" else bits if bits in (4, 8) else 0
     found = {"tuning": "lora", "rank": use.get("lora_r", 16), "targets": count, "frozen_bits": bits}
-    # PEFT trains adapters in fp32 whatever the weights are in (autocast_adapter_dtype, its default)
+    # PEFT trains adapters in fp32 whatever the format of the weights (autocast_adapter_dtype, its default)
     return {**found, "adapter_dtype": "float32"}

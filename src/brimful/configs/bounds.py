@@ -1,4 +1,4 @@
-"""What a setting may be, and the one error for a value that it may not be."""
+"""The allowed values of a setting, and the one error for a value that is not allowed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 from brimful.errors import BadInput
 from brimful.language import Number, Sentence, Several, say
 
-# Key, value, and where it stands: the file, and its line if that is known; nothing for `--set`. Gives the
-# value back, or raises.
+# Key, value, and where it is: the file, and its line if known; empty for `--set`. Returns the value, or
+# raises.
 Check = Callable[[str, object, object], Any]
 
 
 def checked(is_good: Callable[[object], bool], allowed: Sentence | Several) -> Check:
-    """A check, from a test and the words for what passes it."""
+    """A check, from a test and the description of what passes it."""
 
     def check(key: str, value: object, where: object) -> object:
         if is_good(value):

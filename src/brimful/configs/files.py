@@ -1,4 +1,4 @@
-"""Opening a stranger's config: a regular file of sane size, or one clear refusal."""
+"""Opening an untrusted config: a regular file of sane size, or one clear refusal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a fe
 
 
 def read_config(path: Path, *, what: Sentence) -> str:
-    """The text of a config; `what` is the kind of file a hint asks for."""
+    """The text of a config; `what` is the kind of file that a hint asks for."""
     return decode(read_bytes(path, what=what, most=MAX_FILE_BYTES), name=str(path))
 
 
 def read_bytes(path: Path, *, what: Sentence, most: int) -> bytes:
-    """All of a regular file of sane size: a pipe would block, and a device never ends."""
+    """The contents of a regular file of sane size: a pipe would block, and a device never ends."""
     name = Quoted(str(path))
     try:
         found = path.stat()
@@ -27,7 +27,7 @@ def read_bytes(path: Path, *, what: Sentence, most: int) -> bytes:
         raw = b""
         if found.st_size <= most:
             with path.open("rb") as file:
-                raw = file.read(most + 1)  # it may have grown, or not tell its size
+                raw = file.read(most + 1)  # it may have grown, or not report its size
         if (size := max(found.st_size, len(raw))) > most:
             size_said = {"bytes": Number(size), "most": Number(most)}
             raise BadInput(say("configs.file_too_large", path=name, what=what, **size_said))
@@ -39,7 +39,7 @@ def read_bytes(path: Path, *, what: Sentence, most: int) -> bytes:
 
 
 def decode(raw: bytes, *, name: str) -> str:
-    """UTF-8 text; a binary file or another encoding is refused by name."""
+    """UTF-8 text; a binary file or another encoding is refused with its name."""
     if b"\x00" in raw:
         raise BadInput(say("configs.binary_file", name=Quoted(name)))
     try:

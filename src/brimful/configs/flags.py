@@ -1,4 +1,4 @@
-"""No file at all: a model by name, and what the flags say about its training."""
+"""No file: a model by name, and a training from flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from brimful.specs.framework import PLAIN, all_frameworks
 from brimful.specs.presets import find_preset
 from brimful.specs.training import Training
 
-# What is taken where nobody says. The loop people mean when they say none of it: PyTorch as it comes, bf16.
+# The defaults. They describe the loop people mean when they specify nothing: plain PyTorch, bf16.
 _BATCH, _SEQ_LEN, _ACCUMULATION = 1, 2048, 1
 
 

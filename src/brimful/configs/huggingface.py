@@ -1,6 +1,6 @@
 """Hugging Face `config.json`: the shape of a model, by its model_type.
 
-What a family shares stands in specs/presets.py; here stands what each family calls its sizes.
+What a family shares is in specs/presets.py; here are the names each family uses for its sizes.
 Source: configuration_*.py of huggingface/transformers, and their defaults.
 """
 
@@ -17,7 +17,7 @@ from brimful.language import Quoted, Sentence, say
 from brimful.specs.model import Model
 from brimful.specs.presets import FAMILIES, PYTHON_GELU, QUICK_GELU, family_model
 
-# Size -> what the families call it -> bounds. The first name found is taken.
+# Size -> the families' names for it -> bounds. The first name found is used.
 _SIZES: dict[str, tuple[tuple[str, ...], int, int]] = {
     "layers": (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1, 10_000),
     "heads": (("num_attention_heads", "n_head", "n_heads", "num_heads"), 1, 100_000),
@@ -45,7 +45,7 @@ _LIKE = {
     "dinov2_with_registers": "dinov2",
 }
 _GELUS = {"gelu_new": PYTHON_GELU, "gelu_fast": PYTHON_GELU, "quick_gelu": QUICK_GELU}
-# CLIPVisionConfig's, which published files leave out.
+# CLIPVisionConfig's defaults, which published files leave out.
 _CLIP_DEFAULTS = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
     "image_size": 224, "patch_size": 32,
@@ -54,13 +54,13 @@ _CLIP_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model, the longest sequence it was made for, and what could not be taken as it stood."""
+    """A model, the longest sequence it was made for, and what could not be read as written."""
 
     model: Model
     context: int
     warnings: tuple[Sentence, ...]
     unsure: int
-    stored: str = ""  # the format of the checkpoint's weights, where the config says
+    stored: str = ""  # the format of the checkpoint's weights, if the config says
 
 
 def is_model_config(found: Mapping[str, Any]) -> bool:
@@ -69,7 +69,7 @@ def is_model_config(found: Mapping[str, Any]) -> bool:
 
 
 def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
-    """The model a config.json describes; an unknown type is read as its nearest family, and said so."""
+    """The model a config.json describes; an unknown type is read as its nearest family, with a warning."""
     warnings: list[Sentence] = []
     unsure = 0
     outer = found

@@ -1,7 +1,7 @@
-"""Lengths of the sequences of a data set, as a user has them: one a line, or a length and how often it comes.
+"""Sequence lengths of a user's data set: one per line, or a length and its count.
 
 A micro-batch is padded to its own longest sequence, so the step that needs most is as long as the longest of
-all, and where lengths differ PyTorch's cache grows (decision 57).
+all, and if lengths differ PyTorch's cache grows (decision 57).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LINE = re.compile(r"\s*(\d{1,9})(?:[\s,;:]+(\d{1,12}))?\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """How often each length comes."""
+    """How often each length occurs."""
 
-    counts: tuple[tuple[int, int], ...]  # length, how often; the shortest first
+    counts: tuple[tuple[int, int], ...]  # length, count; shortest first
 
     @property
     def longest(self) -> int:
@@ -33,14 +33,14 @@ class Lengths:
         return sum(times for _, times in self.counts)
 
     def cut(self, limit: int) -> Lengths:
-        """What a trainer that cuts longer sequences off at its limit sees."""
+        """What a trainer sees that truncates longer sequences at its limit."""
         return _counted([(min(length, limit), times) for length, times in self.counts])
 
     def fill(self, batch_size: int) -> float:
-        """Share of a padded micro-batch that is real tokens, on average over drawn micro-batches.
+        """Share of a padded micro-batch that is real tokens, on average over random micro-batches.
 
-        Formula: the mean length over the mean of the longest of `batch_size` drawn ones, by its distribution:
-        a longest of at most x has the chance F(x)^b.
+        Formula: the mean length over the mean of the longest of `batch_size` random ones, by its
+        distribution: the longest is at most x with chance F(x)^b.
         """
         seen, below, longest, mean = 0, 0.0, 0.0, 0.0
         for length, times in self.counts:
@@ -60,7 +60,7 @@ def _counted(pairs: list[tuple[int, int]]) -> Lengths:
 
 
 def read_lengths(path: Path) -> Lengths:
-    """A file of lengths; a first line of words is a heading."""
+    """A file of lengths; a first line of words is a header."""
     pairs = []
     for number, line in enumerate(read_config(path, what=say("configs.lengths_file")).splitlines(), 1):
         if not line.strip() or (number == 1 and re.search(r"[A-Za-z]", line)):
@@ -77,7 +77,7 @@ def read_lengths(path: Path) -> Lengths:
 
 
 def with_lengths(reading: Reading, lengths: Lengths) -> Reading:
-    """The same training on these sequences, estimated at the longest micro-batch it will meet."""
+    """The same training on these sequences, estimated at the longest micro-batch it will see."""
     training = reading.training
     seen = lengths.cut(training.sequence_tokens)
     varies = len(seen.counts) > 1

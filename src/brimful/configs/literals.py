@@ -1,7 +1,7 @@
-"""Literals and arithmetic of a Python file, worked out without running it.
+"""Literals and arithmetic of a Python file, evaluated without running it.
 
-A stranger's config is never executed: it is parsed, and only numbers, strings, names assigned further up
-and + - * / // % ** are worked out. Every result is bounded before it is computed, so `9**9**9` costs nothing.
+An untrusted config is never executed: it is parsed, and only numbers, strings, names assigned further up and
++ - * / // % ** are evaluated. Every result is bounded before it is computed, so `9**9**9` costs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Value = int | float | str | bool | None | tuple[Any, ...]
 
 
 class Unreadable(Exception):
-    """An expression only Python could work out: a finding, and an error only for a key that matters."""
+    """An expression that only Python could evaluate: a finding, and an error only for a key that matters."""
 
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -46,7 +46,7 @@ def parse_file(path: Path) -> ast.Module:
     text = read_config(path, what=say("configs.py_file"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a stranger's string is not our user's problem
+            warnings.simplefilter("ignore")  # an invalid escape in the file is not our user's problem
             return ast.parse(text)
     except SyntaxError as error:
         raise BadInput(
@@ -61,7 +61,7 @@ def parse_file(path: Path) -> ast.Module:
 
 
 def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Value:
-    """What the expression is worth; Unreadable where only running it would tell, or out of bounds."""
+    """The value of the expression; Unreadable if only running it would tell, or if it is out of bounds."""
     if depth > MAX_DEPTH:
         raise Unreadable(say("configs.nested_too_deeply"))
     if isinstance(node, ast.Constant):
@@ -81,7 +81,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Valu
 
 
 def combine(op: ast.operator, left: Value, right: Value) -> Value:
-    """`left op right`, refused before it is computed where the result would be huge."""
+    """`left op right`, refused before it is computed if the result would be huge."""
     work = _ARITHMETIC.get(type(op))
     if work is None:
         raise Unreadable(say("configs.operator_refused"))

@@ -36,7 +36,7 @@ def _integer(low: int, high: int) -> Check:
 
 
 _SWITCH = checked(lambda value: isinstance(value, bool), say("configs.true_or_false"))
-# key -> default of train.py, and what it may be. The bounds are far beyond any run, and keep sums finite.
+# key -> default of train.py, and its allowed values. The bounds are far beyond any run, and keep sums finite.
 _KEYS: dict[str, tuple[Any, Check]] = {
     "n_layer": (12, _integer(1, 10_000)),
     "n_head": (12, _integer(1, 100_000)),
@@ -58,26 +58,26 @@ _KEYS: dict[str, tuple[Any, Check]] = {
     ),
 }
 DEFAULTS = {key: default for key, (default, _) in _KEYS.items()}
-# Keys of train.py that change neither bytes nor seconds of a step. Known, so not worth a word.
+# Keys of train.py that affect neither bytes nor seconds of a step. Known, so no warning is needed.
 _WITHOUT_EFFECT = frozenset({
     "out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint",
     "wandb_log", "wandb_project", "wandb_run_name", "dataset", "learning_rate", "max_iters", "weight_decay",
     "beta1", "beta2", "grad_clip", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr", "backend",
     "device",
 })  # fmt: skip
-# Checkpoints that overrule the sizes in the file, as in from_pretrained.
+# Checkpoints that override the sizes in the file, as in from_pretrained.
 _PRETRAINED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-# Our words for lines train.py knows by another name.
+# Our names for lines that train.py calls something else.
 _OURS = {
     "seq_len": "block_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "vocab": "vocab_size",
 }  # fmt: skip
 _DANGEROUS = frozenset({"exec", "eval", ":="})
-_MAX_UNKNOWN = 20  # names listed; a file with more is told the count
+_MAX_UNKNOWN = 20  # names listed; with more, only their number is given
 
 
 @dataclass(slots=True)
 class _Found:
-    """The file so far: values by name, where each stands, and why some could not be read."""
+    """The file so far: values by name, the line of each, and why some could not be read."""
 
     values: dict[str, Value] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Found:
 
 
 def _lines(training: Training) -> dict[str, Any]:
-    """The lines of a nanoGPT config that say this training; accumulation is written for all GPUs together."""
+    """The lines of a nanoGPT config that express this training; accumulation is for all GPUs together."""
     return {
         "batch_size": training.batch_size,
         "block_size": training.sequence_tokens,
@@ -107,7 +107,7 @@ NANOGPT = Dialect(
 def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
     """Model and training of a nanoGPT config, with `key=value` overrides as train.py takes them.
 
-    Our own words may stand there too; `gpus` is torchrun's world size, which divides the accumulation.
+    Our own names are allowed too; `gpus` is torchrun's world size, which divides the accumulation.
     """
     found = _found(path)
     own = _override(overrides, found)
@@ -127,7 +127,7 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
 
 
 def nanogpt_values(path: Path) -> dict[str, Value]:
-    """Every value a config assigns, by name; what only Python could work out is left out."""
+    """Every value a config assigns, by name; what only Python could evaluate is left out."""
     return _found(path).values
 
 
@@ -196,9 +196,9 @@ def _assign(name: str, value: ast.expr, found: _Found, *, file: str, line: int |
 
 
 def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
-    """`'run-' + str(time.time())` is a label nobody needs; `__import__('os')` is not a config at all.
+    """`'run-' + str(time.time())` is a harmless label; `__import__('os')` is not a config at all.
 
-    Nor is `x = (batch_size := 64)`, which train.py would take for a setting.
+    Nor is `x = (batch_size := 64)`, which train.py would treat as a setting.
     """
     names = [
         getattr(n, "id", getattr(n, "attr", ":="))
@@ -211,7 +211,7 @@ def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
 
 
 def _override(texts: Sequence[str], found: _Found) -> dict[str, Value]:
-    """Overrules lines of the file; what is no line of train.py but a word of ours is handed back."""
+    """Override lines of the file; returns words that are not lines of train.py but ours."""
     own: dict[str, Value] = {}
     for said, value in parse_sets(texts, found.values).items():
         word = own_word(said)
@@ -237,7 +237,7 @@ def _warnings(found: _Found) -> tuple[Sentence, ...]:
     return tuple(said)
 
 
-# Letters of nanoGPT's own character datasets. Source: what data/shakespeare_char/prepare.py prints.
+# Vocabulary sizes of nanoGPT's own character datasets. Source: what data/shakespeare_char/prepare.py prints.
 CHARACTERS = {"shakespeare_char": 65}
 
 
@@ -284,9 +284,9 @@ def _reading(
 def _vocabulary_of(
     dataset: Value | None, use: dict[str, Any], assumed: list[Assumption], warnings: tuple[Sentence, ...]
 ) -> tuple[list[Assumption], tuple[Sentence, ...]]:
-    """nanoGPT takes a character dataset's vocabulary from its meta.pkl, which is not here and not opened.
+    """nanoGPT takes a character dataset's vocabulary from its meta.pkl, which is not available here.
 
-    Left at 50304 it would be most of the memory of a model that has 65 letters.
+    Left at 50304 it would be most of the memory of a model that has 65 characters.
     """
     if not isinstance(dataset, str) or not dataset.endswith("_char"):
         return assumed, warnings
@@ -330,4 +330,4 @@ def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
     found = find_preset(use["init_from"]).model
     use |= {"n_layer": found.layers, "n_head": found.heads, "n_embd": found.width}
     use |= {"vocab_size": found.vocab, "bias": found.bias}
-    use["block_size"] = min(use["block_size"], 1024)  # a checkpoint's positions can be cropped, not grown
+    use["block_size"] = min(use["block_size"], 1024)  # a checkpoint's positions can be cropped, not extended

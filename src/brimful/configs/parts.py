@@ -1,4 +1,4 @@
-"""Parts of a Hugging Face config.json that only some models have: experts, and patches of images.
+"""Parts of a Hugging Face config.json that only some models have: experts, and image patches.
 
 Source: configuration_*.py of huggingface/transformers for mixtral, qwen2_moe, qwen3_moe, vit, dinov2 and
 clip, and configuration_deepseek.py beside deepseek-ai's checkpoints.
@@ -21,7 +21,7 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_e
 
 
 def integer(found: Found, words: Sequence[str], *, low: int, high: int, name: str) -> int | None:
-    """The whole number that the first of these words says; None where none of them does."""
+    """The whole number under the first of these keys that is present; None if none is."""
     word = next((word for word in words if found.get(word) is not None), None)
     if word is None:
         return None
@@ -33,7 +33,7 @@ def integer(found: Found, words: Sequence[str], *, low: int, high: int, name: st
 
 
 def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Experts | None:
-    """The mixture that stands in place of the MLP; None for a dense model."""
+    """The mixture that replaces the MLP; None for a dense model."""
 
     def number(*words: str, low: int = 0, high: int = 10_000_000) -> int | None:
         return integer(found, words, low=low, high=high, name=name)
@@ -61,7 +61,7 @@ def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Expert
 
 
 def _dense_layers(found: Found, layers: int, *, name: str) -> int:
-    """Layers with an ordinary MLP: the first ones, those listed, and those that a step leaves out."""
+    """Layers with an ordinary MLP: the first ones, those listed, and those that a step skips."""
     first = integer(found, ("first_k_dense_replace",), low=0, high=layers, name=name) or 0
     every = integer(found, ("decoder_sparse_step", "moe_layer_freq"), low=1, high=layers, name=name) or 1
     listed = found.get("mlp_only_layers")
@@ -76,12 +76,12 @@ def _dense_layers(found: Found, layers: int, *, name: str) -> int:
 
 
 def is_vision(found: Found) -> bool:
-    """Patches and no vocabulary: a model that reads images alone."""
+    """Patches and no vocabulary: a model that reads only images."""
     return "patch_size" in found and found.get("vocab_size") is None
 
 
 def read_images(found: Found, *, name: str) -> dict[str, Any]:
-    """Fields of Model that say what a vision transformer reads and what stands at its end."""
+    """Fields of Model that describe a vision transformer's input and its head."""
     kind = str(found.get("model_type") or "")
 
     def number(word: str, default: int, *, low: int = 1, high: int = 100_000) -> int:
@@ -108,7 +108,7 @@ def read_images(found: Found, *, name: str) -> dict[str, Any]:
 
 
 def _classes(found: Found, *, name: str) -> int:
-    """Of a classifier, where the architecture has one. Source: PretrainedConfig: two labels by default."""
+    """Of a classifier, if the architecture has one. Source: PretrainedConfig: two labels by default."""
     named = found.get("architectures")
     if not (isinstance(named, list) and any("Classification" in str(one) for one in named)):
         return 0

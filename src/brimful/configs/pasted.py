@@ -1,4 +1,4 @@
-"""What kind of config a pasted text is, told by its form; nothing in it is run."""
+"""What kind of config a pasted text is, by its form; nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brimful.errors import BadInput
 
 
 def suffix_of(text: str) -> str | None:
-    """The suffix a file of this text would have; None where it is no config but words or a log."""
+    """The suffix a file of this text would have; None if it is prose or a log, not a config."""
     if text.lstrip().startswith("{"):
         return ".json"
     if _is_toml(text):
@@ -22,7 +22,7 @@ def suffix_of(text: str) -> str | None:
 
 
 def _is_toml(text: str) -> bool:
-    """With a table: lines of `key = value` alone are as good as Python, and are nanoGPT's."""
+    """Needs a table: lines of only `key = value` are also Python, and are read as nanoGPT's."""
     try:
         return any(isinstance(value, dict) for value in tomllib.loads(text).values())
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -40,7 +40,7 @@ def _is_python(text: str) -> bool:
 
 
 def _is_yaml(text: str) -> bool:
-    """Several keys of one word each: `RuntimeError: CUDA out of memory` is one, and a sentence."""
+    """Several keys of one word each: `RuntimeError: CUDA out of memory` has one key, and is a sentence."""
     try:
         keys = list(parse_yaml(text, name="config.yaml"))
     except (BadInput, RecursionError):

@@ -1,4 +1,4 @@
-"""Settings by the path their framework gives them: `train.micro_batch_size`, and no other of that name."""
+"""Settings by their full path in a framework: `train.micro_batch_size`, and no other of that name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brimful.configs.bounds import is_whole, shown
 from brimful.errors import BadInput
 from brimful.language import Sentence, say
 
-_MAX_LEVELS = 8  # below, nothing is looked for
+_MAX_LEVELS = 8  # deeper levels are not searched
 _MAX_TOLD = 5
 
 
@@ -18,27 +18,25 @@ _MAX_TOLD = 5
 class Settings:
     """A file of settings, looked up by path.
 
-    Remembered are names that were asked for, as the same name elsewhere is worth a warning; and settings that
-    the framework reads and we do not.
+    It remembers the names that were looked up, since the same name elsewhere deserves a warning; and settings
+    that the framework reads and we do not.
     """
 
     file: str
     found: Mapping[str, Any]
-    overruled: Collection[
-        str
-    ] = ()  # words that the command line says: what the file has there does not matter
+    overruled: Collection[str] = ()  # keys given on the command line: their value in the file does not matter
     asked: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
     def at(self, path: str, default: Any = None) -> Any:  # noqa: ANN401 - whatever the file holds
-        """The value at the path; the default where there is none, or nothing in it."""
+        """The value at the path; the default if it is missing or empty."""
         found: Any = self.found
         for name in path.split("."):
             found = found.get(name) if isinstance(found, Mapping) else None
         return default if found is None else found
 
     def text(self, path: str) -> str:
-        """The text at the path; empty where there is none."""
+        """The text at the path; empty if there is none."""
         return str(self.at(path, ""))
 
     def setting(self, path: str) -> Any:  # noqa: ANN401 - whatever the file holds
@@ -47,7 +45,7 @@ class Settings:
         return self.at(path)
 
     def integer(self, path: str, word: str) -> int | None:
-        """The whole number there; None where it is left to the framework. `word` is ours for it."""
+        """The whole number there; None if it is left to the framework. `word` is our name for it."""
         value = self.setting(path)
         if value is None or value in ("auto", -1):
             return None
@@ -59,11 +57,11 @@ class Settings:
         raise BadInput(say("configs.path_out_of_range", **values))
 
     def leave(self, *names: str) -> None:
-        """Settings that matter and are not read: worth a warning where they are switched on."""
+        """Settings that matter and are not read: they deserve a warning if switched on."""
         self.unread += [name for name in names if str(self.at(name)) not in ("None", "False", "1")]
 
     def ignored(self, who: str) -> list[Sentence]:
-        """Warnings about settings that have the name of one that counts where nothing reads it, or count."""
+        """Warnings about settings that are in a place where nothing reads them, or that we do not read."""
         said = [say("configs.ignored_though_read", path=path, who=who) for path in self.unread]
         reads = {path.rpartition(".")[2]: path for path in reversed(self.asked)}
         for path in paths(self.found):

@@ -1,4 +1,4 @@
-"""A mapping out of JSON or YAML, read strictly: what two readers could understand differently is refused."""
+"""A mapping from JSON or YAML, read strictly: what two parsers could read differently is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brimful.configs.yaml_file import parse_yaml
 from brimful.errors import BadInput
 from brimful.language import Plain, Quoted, Sentence, say
 
-_MAX_DIGITS = 19  # of a whole number: more is no setting
+_MAX_DIGITS = 19  # of a whole number: no setting has more
 
 
 def read_plain(path: Path) -> dict[str, Any]:

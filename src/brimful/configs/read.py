@@ -1,4 +1,4 @@
-"""Whatever the user has — a nanoGPT file, a config.json, training arguments, or a model's name — read."""
+"""Read any source: a nanoGPT file, a config.json, training arguments, or a model's name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def read(
     """Model and training, with `key=value` overrides; what each source leaves open is listed.
 
     A .py file is nanoGPT's; .toml is torchtitan's; .yaml may be a recipe of LitGPT or torchtune; other .json
-    and .yaml are Hugging Face's model config or training arguments; a name alone takes the flags' defaults.
-    Each reader is imported when it is needed: start-up time is a promise.
+    and .yaml are Hugging Face's model config or training arguments; a bare name uses the flags' defaults.
+    Readers are imported on demand, to keep start-up fast.
     """
     if config is not None and (Path(config) / "config.json").is_file():
-        config = str(Path(config) / "config.json")  # the folder of a checkpoint
+        config = str(Path(config) / "config.json")  # a checkpoint folder
     if config is not None and model is not None:
         raise BadInput(say("configs.config_and_model"))
     if config is not None and arguments is None and Path(config).suffix.lower() in (".yaml", ".yml", ".toml"):

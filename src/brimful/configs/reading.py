@@ -1,4 +1,4 @@
-"""`Reading`: what every reader hands on, and `Dialect`: how that kind of config says what `Training` says."""
+"""`Reading`: what every reader returns, and `Dialect`: how that kind of config expresses a `Training`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from brimful.specs.training import Training
 
 Change = dict[str, tuple[Any, Any]]  # a line of the config -> (now, then)
 
-# Fields of Training that our own flags and `--set` know by another word.
+# Fields of Training that our own flags and `--set` call something else.
 OWN = {
     "sequence_tokens": "seq_len",
     "accumulation": "gradient_accumulation_steps",
     "compiled": "compile",
 }
-# Fields that share a word, or that several words set.
+# Fields that share a name, or that several names set.
 _SHARED = {
     "dtype": ("precision",),
     "casts": ("precision",),
@@ -35,13 +35,14 @@ _SHARED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """`lines` writes a training as that kind of config would; fields outside `says` are a change in code."""
+    """`lines` writes a training as that kind of config would; fields outside `says` need a change in code."""
 
     name: str
-    says: frozenset[str]  # fields of Training a line of this config can set
+    says: frozenset[str]  # fields of Training that a line of this config can set
     lines: Callable[[Training], Mapping[str, Any]]
-    code: object  # what has to be edited where no line says it: a file, or the training script
-    unsaid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values of a field no line can say
+    code: object  # what must be edited if no line can express it: a file, or the training script
+    # Values of a field that no line can express.
+    unsaid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def spell(self, before: Training, after: Training) -> tuple[Change, bool]:
         """The lines that turn one training into the other, and whether lines alone are enough."""
@@ -64,7 +65,7 @@ class Dialect:
 
 
 def own_lines(training: Training) -> dict[str, Any]:
-    """A training in our own words, those of the flags and of `--set`: reading them gives it back."""
+    """A training in our own names, those of the flags and of `--set`: reading them restores it."""
     t = training
     values = {f.name: getattr(t, f.name) for f in fields(Training)}
     said = {OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
@@ -98,13 +99,13 @@ class Reading:
     training: Training
     assumed: tuple[Assumption, ...]  # left out of the file, filled with the trainer's defaults
     warnings: tuple[Sentence, ...]  # seen in the file and not used
-    unsure: int = 0  # words that got a fallback: each widens the interval
+    unsure: int = 0  # settings that got a fallback: each widens the interval
     dialect: Dialect = FLAGS
-    file: Path | None = None  # whose lines say how it is trained
+    file: Path | None = None  # the file whose lines say how it is trained
 
 
 def change_text(change: Mapping[str, Sequence[Any]]) -> str:
-    """'batch_size 16 -> 8, compile True': the same in every language; nothing to go from where it is new."""
+    """'batch_size 16 -> 8, compile True': the same in every language; a new line has no old value."""
     return ", ".join(
         f"{key} {then}" if now is None else f"{key} {now} -> {then}" for key, (now, then) in change.items()
     )

@@ -1,8 +1,8 @@
-"""Recipes of LitGPT, torchtune and torchtitan, and what DeepSpeed and accelerate say, in our own words.
+"""Recipes of LitGPT, torchtune and torchtitan, and DeepSpeed and accelerate files, in our own names.
 
-A recipe names its model and says how it is trained; here its words become those of our flags, and the
-framework's own habits come from `specs/framework.py`. DeepSpeed's and accelerate's files name no model: they
-become the TrainingArguments that Trainer would make of them.
+A recipe names its model and says how it is trained; here its settings become those of our flags, and the
+framework's own defaults come from `specs/framework.py`. DeepSpeed's and accelerate's files do not name a
+model: they become the TrainingArguments that Trainer would make of them.
 Source: config_hub/ of Lightning-AI/litgpt, recipes/configs/ of pytorch/torchtune, train_configs/ of
 pytorch/torchtitan, DeepSpeed's configuration reference, accelerate's default_config.yaml.
 """
@@ -26,7 +26,7 @@ from brimful.errors import BadInput
 from brimful.language import say
 
 Words = dict[str, Any]
-# The model's name, and our words for how it is trained; None where the file is not one of theirs.
+# The model's name, and our settings for its training; None if the file is not one of theirs.
 Recipe = tuple[str, Words] | None
 
 _LITGPT_TARGETS = {"lora_query": 1, "lora_key": 1, "lora_value": 1, "lora_projection": 1, "lora_mlp": 3}
@@ -35,7 +35,7 @@ _CHUNKS = 8  # num_output_chunks, torchtune's default
 
 
 def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
-    """The reading of a recipe; None where the file is not one of theirs."""
+    """The reading of a recipe; None if the file is not one of theirs."""
     found = _toml(path) if path.suffix.lower() == ".toml" else read_plain(path)
     overruled = parse_sets(overrides)
     file = Settings(path.name, found, {own_word(key) or key for key in overruled})
@@ -51,7 +51,7 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
 
 
 def _spread(said: Words) -> Words:
-    """Over several GPUs all three shard everything (FSDP), also where only a flag says how many."""
+    """Over several GPUs all three shard everything (FSDP), even if only a flag gives the number of GPUs."""
     if "gpus" not in said:
         return {key: value for key, value in said.items() if key != "expert"}
     many = isinstance(said["gpus"], int) and said["gpus"] > 1
@@ -180,14 +180,14 @@ def _torchtitan(file: Settings) -> Recipe:
     if degrees["pipeline"] > 1 and words["batch_size"]:
         words |= _titan_stages(file, words["batch_size"])
     name = str(file.at("model.name", "llama3"))
-    family = "llama3.1" if name == "llama3" else name  # its llama3 is the 3.1 of 128k tokens
+    family = "llama3.1" if name == "llama3" else name  # its llama3 is version 3.1, with 128k tokens
     return f"{family}-{file.at('model.flavor')}", words
 
 
 def _titan_stages(file: Settings, batch_size: int) -> Words:
-    """Its local batch is cut into micro-batches, of one sequence each where nobody says (job_config.py).
+    """Its local batch is split into micro-batches, by default of one sequence each (job_config.py).
 
-    Up to spring 2025 their number was said instead.
+    Until spring 2025 the config gave their number instead.
     """
     size = file.integer("parallelism.pipeline_parallel_microbatch_size", "batch_size") or 1
     said = file.integer("parallelism.pipeline_parallel_microbatches", "gradient_accumulation_steps")
@@ -201,9 +201,9 @@ def _titan_stages(file: Settings, batch_size: int) -> Words:
 
 
 def _titan_experts(file: Settings, tensor: int) -> int | None:
-    """GPUs with sequences of their own that experts are spread over.
+    """The data-parallel GPUs that experts are spread over.
 
-    Its degree counts tensor-parallel GPUs too, each with whole experts, unless those are split as well
+    Its degree also counts tensor-parallel GPUs, each with whole experts, unless those are split as well
     (expert_tensor_parallel_degree): a GPU holds as many bytes of them either way.
     """
     degree = file.integer("parallelism.expert_parallel_degree", "expert") or 1
@@ -231,7 +231,7 @@ _RECIPES: dict[str, Callable[[Settings], Recipe]] = {
 def as_arguments(
     found: dict[str, Any], *, name: str, overruled: Collection[str]
 ) -> tuple[dict[str, Any], list[str]] | None:
-    """TrainingArguments that say the same, and words of ours; None where it is neither of the two."""
+    """Equivalent TrainingArguments, and our own settings; None if it is neither of the two."""
     file = Settings(name, found, overruled)
     if "train_micro_batch_size_per_gpu" in found or "zero_optimization" in found:
         return _deepspeed(file), []
@@ -241,7 +241,7 @@ def as_arguments(
 
 
 def _deepspeed(file: Settings) -> dict[str, Any]:
-    """'auto' is what the Trainer fills in: left out here, so that its defaults are told as assumed."""
+    """'auto' is filled in by the Trainer: left out here, so that its defaults are listed as assumed."""
     given: dict[str, Any] = {"deepspeed": file.found}
     for theirs, ours in (
         ("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
@@ -258,14 +258,14 @@ def _deepspeed(file: Settings) -> dict[str, Any]:
 def _accelerate(file: Settings) -> tuple[dict[str, Any], list[str]]:
     given: dict[str, Any] = {}
     words = []
-    precision = file.text("mixed_precision").lower()  # `no` unquoted is false
+    precision = file.text("mixed_precision").lower()  # unquoted `no` is false
     if precision in ("bf16", "fp16"):
         given[precision] = True
     elif precision == "fp8":
         words.append("precision=fp8")
     kind = file.text("distributed_type").upper()
     if kind == "FSDP":
-        # its second version says whether weights are given up after the forward pass, its first has words
+        # its version 2 says whether weights are freed after the forward pass, version 1 uses names
         kept = file.at("fsdp_config.fsdp_reshard_after_forward") is False
         otherwise = "SHARD_GRAD_OP" if kept else "FULL_SHARD"
         strategy = str(file.at("fsdp_config.fsdp_sharding_strategy", otherwise)).lower()

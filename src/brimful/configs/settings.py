@@ -1,6 +1,6 @@
-"""Our own words for model and training: what flags and `--set` may say, checked and put in place.
+"""Our own names for model and training settings: what flags and `--set` may say, checked and applied.
 
-Every reader knows the words of its own format; these work on top of any of them.
+Every reader knows the names of its own format; these work on top of any of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from brimful.specs.model import Images, Model
 from brimful.specs.torch import Torch, find_torch
 from brimful.specs.training import Training
 
-# Numbers by our word for them. The bounds are far beyond any run, and keep sums finite.
+# Numbers by our name for them. The bounds are far beyond any run, and keep sums finite.
 _NUMBERS: dict[str, Check] = {
     "batch_size": whole_between(1, 10_000_000),
     "seq_len": whole_between(1, 100_000_000),
@@ -59,7 +59,7 @@ _FIELDS = {word: name for name, word in OWN.items()}
 _TUNING = ("lora", "qlora")
 _FRAMEWORK, _TORCH = "framework", "torch"
 
-# What people type for some of them.
+# Common aliases for some of them.
 _ALSO = {
     "accumulation": "gradient_accumulation_steps",
     "accum": "gradient_accumulation_steps",
@@ -74,7 +74,7 @@ _ALSO = {
     "world_size": "gpus",
 }
 
-# Our word -> what TrainingArguments and nanoGPT call the same.
+# Our name -> TrainingArguments' and nanoGPT's names for the same.
 _ANSWERS: dict[str, tuple[str, ...]] = {
     "batch_size": ("per_device_train_batch_size",),
     "seq_len": ("max_length",),
@@ -89,12 +89,12 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
 WORDS = frozenset({*_NUMBERS, *_SWITCHES, *_TUNING, *CHOICES, _FRAMEWORK, _TORCH})
 
 
-# Fields of Training: what was said on top, and below it what stood before.
+# Fields of Training: new values on top of the earlier ones.
 Now = ChainMap[str, Any]
 
 
 def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -> dict[str, Value]:
-    """`key=value` words of the command line; a value may build on `names` and on words before it."""
+    """`key=value` settings of the command line; a value may use `names` and earlier settings."""
     said: dict[str, Value] = {}
     for text in texts:
         key, equals, raw = text.partition("=")
@@ -102,16 +102,16 @@ def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -
         if not equals or not key:
             raise BadInput(say("configs.set_not_a_pair", text=Quoted(text[:60])))
         # 1.10 is a release, not the number 1.1
-        said[key] = raw.strip() if key == _TORCH else _spoken(raw.strip(), {**(names or {}), **said})
+        said[key] = raw.strip() if key == _TORCH else _parse_value(raw.strip(), {**(names or {}), **said})
     return said
 
 
-def _spoken(raw: str, names: Mapping[str, Value]) -> Value:
-    """A value from the command line: Python where it is Python, else the word itself (dtype=float16)."""
+def _parse_value(raw: str, names: Mapping[str, Value]) -> Value:
+    """A value from the command line: Python if it parses as Python, else the word itself (dtype=float16)."""
     if raw in ("true", "false"):
         return raw == "true"
     if raw.isidentifier() and raw not in ("True", "False", "None"):
-        return raw  # a word, even where a setting has the same name (precision=tf32)
+        return raw  # a word, even if a setting has the same name (precision=tf32)
     try:
         return evaluate(ast.parse(raw, mode="eval").body, names)
     except (SyntaxError, ValueError, RecursionError, MemoryError, Unreadable):
@@ -119,12 +119,12 @@ def _spoken(raw: str, names: Mapping[str, Value]) -> Value:
 
 
 def own_word(key: str) -> str | None:
-    """Our word for `key`, or None where it is not one of ours."""
+    """Our name for `key`, or None if it is not one of ours."""
     return key if key in WORDS else _ALSO.get(key)
 
 
 def unknown_key(key: str, known: Iterable[str]) -> BadInput:
-    """What to say about `--set` with a word that neither the format nor we know."""
+    """The error for `--set` with a name that neither the format nor we know."""
     from difflib import get_close_matches
 
     words = sorted({*known, *WORDS})
@@ -136,7 +136,7 @@ def unknown_key(key: str, known: Iterable[str]) -> BadInput:
 
 
 def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
-    """The reading with our own words in place. A choice we do not know gets its fallback and is listed."""
+    """The reading with our own settings applied. An unknown choice gets its fallback and is listed."""
     model: dict[str, Any] = {}
     training: dict[str, Any] = {}
     warnings: list[Sentence] = []
@@ -144,7 +144,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     code = framework_of(said) or reading.training.framework
     training["framework"] = code
     torch = training["torch"] = find_torch(str(said[_TORCH])) if _TORCH in said else reading.training.torch
-    # An adapter brings defaults of its own, which other words may overrule.
+    # An adapter has its own defaults, which other settings may override.
     for key, value in sorted(said.items(), key=lambda pair: own_word(pair[0]) not in _TUNING):
         word = own_word(key)
         assert word is not None, key
@@ -168,41 +168,41 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     _spread(now)
     without = _older(torch, now)
     warnings += without.values()
-    warnings += _always(code, now)
+    warnings += _framework_rules(code, now)
     shape = _model(reading.model, model)
     _image_length(shape, training)
-    _possible(now)
-    _possible_parts(shape, now)
+    _check_split(now)
+    _check_parts(shape, now)
     words = {own_word(key) for key in said} | without.keys()
     return replace(
         reading,
         model=shape,
         training=replace(reading.training, **training),
-        assumed=tuple(a for a in reading.assumed if not _answered(a, words)),
+        assumed=tuple(a for a in reading.assumed if not _is_given(a, words)),
         warnings=(*reading.warnings, *warnings),
         unsure=reading.unsure + unsure,
     )
 
 
-def _answered(assumption: Assumption, words: set[str | None]) -> bool:
-    """Whether one of our words says what was assumed, under whatever name its format has for it."""
+def _is_given(assumption: Assumption, words: set[str | None]) -> bool:
+    """Whether one of our settings gives what was assumed, whatever the format calls it."""
     names = {name for word in words for name in _ANSWERS.get(word or "", ())}
     return assumption.name in names or (own_word(assumption.name) or assumption.name) in words
 
 
 def framework_of(said: Mapping[str, Value]) -> Framework | None:
-    """The framework that these words name, if one is among them."""
+    """The framework that these settings name, if any."""
     return find_framework(str(said[_FRAMEWORK])) if _FRAMEWORK in said else None
 
 
 def lora_defaults(code: Framework, model_name: str) -> tuple[int, int]:
-    """Targets and rank where nobody says: the framework's recipe for this model, or what recipes take."""
+    """Default targets and rank: the framework's recipe for this model, or the usual values."""
     targets, rank = code.recipe(model_name)
     return targets or 7, rank or 16
 
 
 def _older(torch: Torch, now: Now) -> dict[str | None, Sentence]:
-    """What a release lacks is not counted unless a word of the user's asks for it: word -> what is told."""
+    """What a release lacks is not counted unless the user asks for it: setting -> the message."""
     release = torch.release
     slow = say("configs.steps_by_parameter", release=release)
     plain = say("configs.no_fused_attention", release=release)
@@ -220,8 +220,8 @@ def _older(torch: Torch, now: Now) -> dict[str | None, Sentence]:
     return lacks
 
 
-def _always(code: Framework, now: Now) -> list[Sentence]:
-    """What the framework does whatever the settings say; each is told."""
+def _framework_rules(code: Framework, now: Now) -> list[Sentence]:
+    """What the framework does whatever the settings say; each is reported."""
     adapted = now["tuning"] != "full"
     if code.fp32_gradients and "fp32_gradients" not in now.maps[0]:
         now["fp32_gradients"] = True
@@ -235,7 +235,7 @@ def _always(code: Framework, now: Now) -> list[Sentence]:
 
 
 def _tuning(word: str, on: bool, code: Framework, model_name: str) -> dict[str, Any]:
-    """LoRA freezes 16-bit weights and trains an adapter; QLoRA holds them in 4 bits and adapts every matrix.
+    """LoRA freezes 16-bit weights and trains an adapter; QLoRA stores them in 4 bits and adapts every matrix.
 
     Source: Hu et al., LoRA, arXiv:2106.09685; Dettmers et al., QLoRA, arXiv:2305.14314, section 4.
     """
@@ -251,7 +251,7 @@ def _tuning(word: str, on: bool, code: Framework, model_name: str) -> dict[str, 
 
 
 def _spread(now: Now) -> None:
-    """Several GPUs copy the model unless told otherwise; sharded states are spread over all of them."""
+    """Several GPUs copy the model by default; sharded states are spread over all of them."""
     if now["gpus"] > 1 and now["sharding"] == "none":
         now["sharding"] = "ddp"
     said = now.maps[0]
@@ -263,8 +263,8 @@ def _spread(now: Now) -> None:
         now["casts"] = "gather"  # FSDP and DeepSpeed cast the shards, not the ops
 
 
-def _possible(now: Now) -> None:
-    """Refuse a split over GPUs that are not there, and an update that would come too early."""
+def _check_split(now: Now) -> None:
+    """Refuse a split over more GPUs than there are, and an update that would come too early."""
     gpus, copy = now["gpus"], now["tensor"] * now["pipeline"]
     split, held = copy * now["context"], copy * now["shards"]
     if gpus % split or held > gpus:
@@ -281,8 +281,8 @@ def _possible(now: Now) -> None:
         raise BadInput(say("configs.in_backward_accumulates", steps=now["accumulation"]))
 
 
-def _possible_parts(model: Model, now: Now) -> None:
-    """Refuse to spread heads, layers or experts that are not there."""
+def _check_parts(model: Model, now: Now) -> None:
+    """Refuse to spread more heads, layers or experts than there are."""
     pieces = now["pipeline"] * now["virtual_stages"]
     if model.heads % now["tensor"]:
         raise BadInput(say("configs.heads_do_not_split", heads=model.heads, gpus=now["tensor"]))
@@ -306,7 +306,7 @@ def _possible_parts(model: Model, now: Now) -> None:
 
 
 def _images(before: Model, size: int) -> Images:
-    """The same patches of a larger or smaller image; its position table is stretched, not made anew."""
+    """The same patches of a larger or smaller image; its position table is interpolated, not replaced."""
     if before.images is None:
         raise BadInput(say("configs.reads_no_images", name=before.name))
     if size < before.images.patch:
@@ -315,7 +315,7 @@ def _images(before: Model, size: int) -> Images:
 
 
 def _image_length(model: Model, training: dict[str, Any]) -> None:
-    """A sequence is an image: its length is no choice."""
+    """A sequence is an image: its length cannot be chosen."""
     if model.images is None:
         return
     tokens, said = model.images.tokens, training.get("sequence_tokens")
@@ -333,7 +333,7 @@ def _image_length(model: Model, training: dict[str, Any]) -> None:
 
 
 def _model(before: Model, changes: Mapping[str, Any]) -> Model:
-    """The changed model, after asking what its assertions would."""
+    """The changed model, after checking what its assertions would."""
     heads = changes.get("heads", before.heads)
     kv_heads = changes.get("kv_heads", heads if before.kv_heads == before.heads else before.kv_heads)
     width, head_size = changes.get("width", before.width), changes.get("head_size", before.head_size)

@@ -50,14 +50,14 @@ def read_trainer(
 
 
 def read_words(model: str, found: Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
-    """A model, by its name or its folder, trained as a command line says in Trainer's own words."""
+    """A model, by its name or its folder, trained as a command line in Trainer's own names says."""
     config = Path(model) / "config.json"
     shape = read_shape(read_plain(config), name=config.name) if config.is_file() else _preset_shape(model)
     return _read_arguments(shape, found, None, overrides)
 
 
 def _read_either(shape: Shape, file: Path, overrides: Sequence[str]) -> Reading:
-    """TrainingArguments, or what a file of DeepSpeed or accelerate says as such; it has no such lines."""
+    """TrainingArguments, or the equivalent of a DeepSpeed or accelerate file; that has no such lines."""
     from brimful.configs.recipes import as_arguments
 
     found = read_plain(file)
@@ -81,13 +81,14 @@ def _preset_shape(name: str) -> Shape:
 def _read_arguments(
     shape: Shape, found: Mapping[str, Any], file: Path | None, overrides: Sequence[str]
 ) -> Reading:
-    """The shape trained as the arguments say, or by Trainer's defaults where there are none."""
+    """The shape trained as the arguments say, or by Trainer's defaults without arguments."""
     given, strange = sort_arguments(found)
     if file is not None and isinstance(given.get("deepspeed"), str):
-        given["deepspeed"] = _beside(file, given["deepspeed"])
+        given["deepspeed"] = _named_config(file, given["deepspeed"])
     ours = {}
     for key, value in parse_sets(overrides).items():
-        # A word both know is taken in our sense, which says more: checkpointing=selective, attention=math.
+        # A name both know is read in our sense, which is more specific: checkpointing=selective,
+        # attention=math.
         if own_word(key) is not None:
             ours[key] = value
         elif (theirs := own_name(key)) is not None:
@@ -108,7 +109,7 @@ def _read_arguments(
     said.append(Assumption(name="gpus", value=1, why=say("configs.why_torchrun_says")))
     if strange:
         warnings.append(say("configs.not_known_without_effect", names=some_of(strange, _MAX_LISTED)))
-    warnings += _below(found)
+    warnings += _nested_warnings(found)
     reading = Reading(
         model=shape.model,
         training=training,
@@ -120,14 +121,14 @@ def _read_arguments(
     )
     reading = apply_settings(reading, ours)
     if reading.training.gpus == 1:
-        return _alone(reading)
+        return _on_one_gpu(reading)
     if {"gpus", "sharding", "shards"} & {own_word(key) for key in ours}:
-        return reading  # spread over them already
+        return reading  # already spread over them
     return apply_settings(reading, {"gpus": reading.training.gpus, "sharding": reading.training.sharding})
 
 
-def _below(found: Mapping[str, Any]) -> list[Sentence]:
-    """Warnings about settings that count at the top level and are below it; DeepSpeed's block is read."""
+def _nested_warnings(found: Mapping[str, Any]) -> list[Sentence]:
+    """Warnings about settings that count at the top level but are nested; DeepSpeed's block is read."""
     warnings = [
         say("configs.ignored_not_top_level", path=path[:80])
         for path in paths(found)
@@ -136,14 +137,14 @@ def _below(found: Mapping[str, Any]) -> list[Sentence]:
     return warnings[:_MAX_LISTED]
 
 
-def _beside(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name where there is none
-    """A config that the arguments name, where it lies in their folder; nothing else is followed."""
+def _named_config(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name if there is none
+    """A config that the arguments name, if it is in their folder; nothing else is followed."""
     plain = Path(name).name
     other = file.parent / plain
     return read_plain(other) if plain.endswith(".json") and other.is_file() else name
 
 
-def _alone(reading: Reading) -> Reading:
+def _on_one_gpu(reading: Reading) -> Reading:
     """On one GPU there is nothing to spread over, whatever the arguments say."""
     if reading.training.sharding == "none":
         return reading

@@ -1,7 +1,7 @@
-"""The words people use for the choices of `Training`, whichever file or flag they stand in.
+"""The words people use for the choices of `Training`, in any file or flag.
 
-A word nobody taught us is not an error: it gets a fallback that is named in the answer, and the answer's
-interval grows, because the truth may lie elsewhere.
+An unknown word is not an error: it gets a fallback that the answer names, and the answer's interval widens,
+because the truth may be elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Fields = dict[str, Any]  # of Training
 _AMP: Fields = {"casts": "autocast"}
 _PURE: Fields = {"casts": "none"}
 
-# What is asked -> what it may be called -> the fields of Training it sets. The first of each is our own word.
-# Sources: TrainingArguments.optim and FSDPOption of huggingface/transformers; Lightning's precision plugins;
+# Setting -> its possible words -> the fields of Training it sets. The first of each is our own word. Sources:
+# TrainingArguments.optim and FSDPOption of huggingface/transformers; Lightning's precision plugins;
 # torchtitan's and axolotl's documentation for the rest.
 CHOICES: dict[str, dict[str, Fields]] = {
     "precision": {
@@ -42,7 +42,7 @@ CHOICES: dict[str, dict[str, Fields]] = {
     "sharding": {word: {"sharding": word} for word in get_args(Sharding)},
 }
 
-# What others call it -> our word.
+# Other names -> our word.
 _ALSO: dict[str, dict[str, str]] = {
     "precision": {
         "bf16mixed": "amp-bf16", "mixedbf16": "amp-bf16", "ampbfloat16": "amp-bf16", "autocast": "amp-bf16",
@@ -78,7 +78,7 @@ _ALSO: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
-# For a word nobody taught us. Each errs towards more memory: a run said to fit should fit.
+# For an unknown word. Each errs towards more memory: a run said to fit should fit.
 _FALLBACK = {
     "precision": "amp-bf16",
     "optimizer": "adamw",
@@ -89,7 +89,7 @@ _FALLBACK = {
 
 
 class Choice(NamedTuple):
-    """What a word stands for; `known` is false where the fallback was taken."""
+    """What a word means; `known` is false if the fallback was used."""
 
     word: str
     fields: Fields
@@ -97,7 +97,7 @@ class Choice(NamedTuple):
 
 
 def choose(asked: str, word: object) -> Choice:
-    """The fields of Training that `word` stands for, or those of the fallback."""
+    """The fields of Training that `word` means, or those of the fallback."""
     said = "".join(c for c in str(word).lower()[:100] if c.isalnum())
     own = {name.replace("-", ""): name for name in CHOICES[asked]}
     name = own.get(said) or _ALSO[asked].get(said)
@@ -107,11 +107,11 @@ def choose(asked: str, word: object) -> Choice:
 
 
 def word_not_known(key: str, said: object, choice: Choice) -> Sentence:
-    """What is told where the fallback was taken."""
+    """The message when the fallback was used."""
     return say("configs.word_unknown", key=key, word=Quoted(str(said)[:40]), taken=choice.word)
 
 
 def precision_of(fields: Fields) -> str:
-    """Our word for the precision these fields say: the first whose fields all agree."""
+    """Our word for the precision in these fields: the first whose fields all match."""
     agree = (name for name, wanted in CHOICES["precision"].items() if wanted.items() <= fields.items())
     return next(agree, f"{fields['casts']}-{fields['dtype']}")

@@ -1,8 +1,8 @@
-"""YAML, for training configs and job files alike: PyYAML splits the text, nothing is ever constructed.
+"""YAML, for training configs and job files alike: PyYAML parses the text, no objects are constructed.
 
-What two readers could understand differently is refused: anchors and aliases, tags, duplicate keys, several
+What two parsers could read differently is refused: anchors and aliases, tags, duplicate keys, several
 documents. A plain value is null, a switch, a number, or else text as written, so dates, `12:30` and `010`
-stay text where YAML 1.1 makes a date, 750 and 8 of them. Keys are always text. Decision 20 says why PyYAML.
+stay text, which YAML 1.1 turns into a date, 750 and 8. Keys are always text. Decision 20 says why PyYAML.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Written(float):
 
     text: str
 
-    def __new__(cls, text: str | float) -> Written:  # a copy is made of the number
+    def __new__(cls, text: str | float) -> Written:  # copying passes the number
         number = super().__new__(cls, str(text).replace("_", ""))
         number.text = str(text)
         return number
@@ -55,24 +55,24 @@ class Written(float):
 
 @dataclass(slots=True)
 class Page:
-    """A file's settings, and where its top-level keys are, so that one can be changed in place."""
+    """A file's settings, and the positions of its top-level keys, so that one can be changed in place."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    # key -> where its value is: from behind the colon to its last character
+    # key -> span of its value: from after the colon to its last character
     values: dict[str, tuple[int, int]] = field(default_factory=dict)
     end: int = 0  # where another key can be added
     indent: int = 0
     braces: bool = False  # {key: value}, as JSON has it
-    found: bool = False  # a document, be it an empty one
+    found: bool = False  # there is a document, even if empty
 
 
 def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
-    """The mapping in the text; empty where the file is."""
+    """The mapping in the text; empty if the file is."""
     return read_page(text, name=name).settings
 
 
 def read_page(text: str, *, name: str) -> Page:
-    """The mapping in the text with the places of its keys, or BadInput with the line and what to do."""
+    """The mapping in the text with the positions of its keys, or BadInput with the line and what to do."""
     with needs_package("configs.needs_pyyaml", name=Quoted(name)):
         import yaml
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
@@ -139,7 +139,7 @@ class _Reader:
         return page
 
     def _allowed(self, parent: Any, index: Any) -> Any:  # noqa: ANN401 - nodes
-        """The next node, unless it could repeat, build or outgrow."""
+        """The next node, unless it repeats, constructs an object or is too large."""
         from yaml.events import ScalarEvent, SequenceStartEvent
 
         event = self.loader.peek_event()
@@ -185,7 +185,7 @@ class _Reader:
         return found
 
     def _end(self, node: Any) -> int:  # noqa: ANN401 - a node
-        """Behind its last character. A block's end is marked where the next one begins."""
+        """The position after its last character. PyYAML ends a block where the next one begins."""
         start: int = node.start_mark.index
         end: int = node.end_mark.index
         if node.id == "scalar":
@@ -201,7 +201,7 @@ class _Reader:
 
 
 def scalar(text: str) -> str | int | float | bool | None:
-    """What an unquoted value is; text where it is not surely something else."""
+    """The value of an unquoted scalar; text unless it is clearly something else."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _MAX_LETTERS:
@@ -214,7 +214,7 @@ def scalar(text: str) -> str | int | float | bool | None:
 
 
 def write_yaml(data: dict[str, Any]) -> str:
-    """The text that is read as this: plain values in their order."""
+    """The text that reads back as this: plain values in their order."""
     import yaml
 
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100))

@@ -1,4 +1,4 @@
-"""What the config of that run needs on that card, and what to change: Fit's answer, in sentences."""
+"""What that run's config needs on that card, and what to change: Fit's answer, in sentences."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def verdict_words(verdict: Verdict) -> Sentence:
 
 
 def assumed_notes(others: Others, *, of_many: bool = False) -> tuple[Sentence, ...]:
-    """What is assumed of other programs on the card, or on some `of_many`; nothing where nothing is."""
+    """What is assumed about other programs on the card, or on some `of_many`; empty if nothing is."""
     if others.basis != "assumed":
         return ()
     said = say("diagnose.desktop_assumed", size=Size(others.bytes), n=others.readings)

@@ -1,7 +1,7 @@
-"""One answer to a message, a log or a question: the cause, how sure it is, and what to change.
+"""One answer to a message, a log or a question: the cause, how certain it is, and what to change.
 
-A message that a run died of is a fact: it did fail. Its own numbers decide between the causes; where they do
-not, the answer says that it is not certain: words alone never make it so. Every answer ends in a fix.
+The message that ended a run is a fact: it did fail. Its own numbers decide between the causes; if they do
+not, the answer says that it is not certain: words alone never make it so. Every answer ends with a fix.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from brimful.specs.gpu import Gpu, find_gpu
 from brimful.units import GIB
 
 _MAX_QUESTION = 1000  # characters: more is a log
-_CONTEXT_BYTES = round(0.3 * GIB)  # what CUDA itself takes of a card at least
-_SMALL_BYTES = GIB // 2  # a program that needs less runs on every card that is free
+_CONTEXT_BYTES = round(0.3 * GIB)  # the least CUDA itself takes of a card
+_SMALL_BYTES = GIB // 2  # a program that needs less runs on any free card
 
-_LINES_SHOWN = 3  # of a log beside the one that was recognised
+_LINES_SHOWN = 3  # of a log besides the one that was recognised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     cause: str
     certain: bool
-    evidence: tuple[Sentence, ...] = ()  # numbers of the text itself, worked out
-    also: tuple[str, ...] = ()  # what else it may be, where it is not certain
+    evidence: tuple[Sentence, ...] = ()  # from the text's own numbers
+    also: tuple[str, ...] = ()  # other possible causes, if it is not certain
 
     @property
     def says(self) -> tuple[Sentence, ...]:
@@ -64,7 +64,7 @@ class Answer:
 
 
 def find_answer(text: str, messages: list[OutOfMemory], gpu: Gpu | None) -> Answer | None:
-    """Of a whole log: what the run died of before what it only warned of."""
+    """For a whole log: what ended the run comes before what it only warned about."""
     told = [message for message in messages if message.tells]
     flat = re.sub(r"[ \t]+", " ", text)
     if told and (told[-1].total_bytes is not None or told[-1].absurd):
@@ -98,7 +98,7 @@ _NUMBERED = re.compile(r"\d ?(?:[KMGT]i?B?|bytes|%)(?:\W|$)|\bsm_\d|\bshape ?[\[
 
 
 def _printed_numbers(text: str, match: re.Match[str]) -> list[Sentence]:
-    """The line itself, and the next ones that give a size: whatever the program tells, in its own figures."""
+    """The line itself, and the next ones with a size: whatever the program reports, in its own figures."""
     start = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.end())
     line = text[start : end if end > 0 else len(text)].strip()
@@ -117,7 +117,7 @@ _PROGRAM_NEEDS = re.compile(r"total allocation: ([\d.]+) ?([KMG]i?B)")
 def _of_program(text: str, evidence: tuple[Sentence, ...]) -> Answer:
     """A program other than PyTorch ran out: its own numbers first.
 
-    One that needs little was refused because the card was full before.
+    If it needs little, it failed because the card was already full.
     """
     numbers = read_elsewhere(text)
     if (
@@ -155,7 +155,7 @@ def _of_numbers(m: OutOfMemory, text: str) -> Answer:
 
 
 def _cause(m: OutOfMemory) -> tuple[str, bool]:  # noqa: PLR0911 - one for each cause, the surest first
-    """The cause and whether the numbers prove it: who holds what would have been enough?"""
+    """The cause and whether the numbers prove it: whose memory would have been enough?"""
     tried, total, free = m.tried_bytes, m.total_bytes, m.free_bytes
     if m.absurd or (tried and total and tried > 20 * total):
         return "absurd_request", True
@@ -174,7 +174,7 @@ def _cause(m: OutOfMemory) -> tuple[str, bool]:  # noqa: PLR0911 - one for each 
     if allocated + tried > total - _CONTEXT_BYTES:
         return "own_tensors_fill_card", True  # even alone on the card, with nothing cached
     if outside > max(tried - free, 0.2 * total, cached):
-        return "other_process", m.process_bytes is not None  # else some of it may be this process itself
+        return "other_process", m.process_bytes is not None  # otherwise some of it may be this process itself
     if cached + 0.01 * tried >= tried and cached >= 0.05 * (allocated + cached):
         return "fragmentation", cached > 1.5 * tried
     if m.process_bytes is None and allocated < 0.8 * total and outside > max(0.5 * GIB, tried - free):
@@ -232,7 +232,7 @@ def card_in(text: str) -> Gpu | None:
 
 
 def _worked_out(cause: str, text: str, card: Gpu | None) -> list[Sentence]:
-    """The question's own figures, put to use."""
+    """Conclusions from the question's own figures."""
     shares = [low for low, _ in percents(text)]
     figures_told = [f"{100 * share:g} %" for share in shares] + re.findall(
         r"\d[\d.,]*[ -]?[kmgt]i?[bo]\b", text
@@ -269,7 +269,7 @@ def _worked_out(cause: str, text: str, card: Gpu | None) -> list[Sentence]:
 
 
 def _mfu_share(text: str, shares: list[float]) -> float:
-    """The share that stands nearest to the word MFU."""
+    """The share closest to the word MFU."""
     at = text.index("mfu") if "mfu" in text else 0
     spots = [
         match.start() for match in re.finditer(r"\d+(?:[.,]\d+)?\s?(?:-|–)?\s?\d*(?:[.,]\d+)?\s?%", text)

@@ -1,6 +1,6 @@
 """Text in, explanation out: recognise what it is, and say in sentences what follows from its numbers.
 
-Nothing is said that the numbers do not give. What would be needed to say more is listed as missing.
+Nothing is said that the numbers do not support. What would be needed to say more is listed as missing.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from brimful.specs.gpu import Gpu, find_gpu
 from brimful.units import GIB, MIB
 
 MAX_CHARACTERS = 4_000_000  # of the end: a run dies at the end of its log
-_SHOWN = 4  # messages, tables or buffers told of at most
-_CLEAR_GIB = 0.2  # a process holds as much outside PyTorch by itself: the CUDA context
+_SHOWN = 4  # the most messages, tables or buffers reported
+_CLEAR_GIB = 0.2  # a process always holds this much outside PyTorch: the CUDA context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What the user told beside the text."""
+    """What the user gave in addition to the text."""
 
     reading: Reading | None = None
     gpu: Gpu | None = None
-    estimate: Estimate | None = None  # of reading on gpu, where both are known
+    estimate: Estimate | None = None  # of reading on gpu, if both are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class Explanation:
 
 
 def finding(said: Sentence) -> str:
-    """What programs match: 'asked' of `diagnose.asked.of_free`, one of its wordings."""
+    """The code that programs match: 'asked' of `diagnose.asked.of_free`, one of its wordings."""
     return said.code.split(".")[1]
 
 
 def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
-    """Everything recognised in the text; empty where there is nothing."""
+    """Everything recognised in the text; empty if there is nothing."""
     about = about or About()
     plain = clean(text)
     lines = plain.split("\n")
@@ -84,7 +84,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     elsewhere, rest = find_elsewhere(plain)
     messages = find_out_of_memory(rest)[:_SHOWN]
     if elsewhere and not any(message.tells for message in messages):
-        messages = []  # 'CUDA error: out of memory' is said once more by what runs on top
+        messages = []  # the program on top repeats 'CUDA error: out of memory'
     buffers = find_buffers(plain)
     last = buffers[-1] if buffers else None
     found += [_out_of_memory(message, last, about) for message in messages]
@@ -110,7 +110,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
 
 
 def answer(text: str, about: About | None = None) -> Answer | None:
-    """The cause of what the text tells or asks, and what to change; None where it is neither."""
+    """The cause of what the text reports or asks, and what to change; None if it does neither."""
     plain = clean(text)
     _, rest = find_elsewhere(plain)
     about = _with_card(about or About(), find_smi(plain.split("\n")))
@@ -118,7 +118,7 @@ def answer(text: str, about: About | None = None) -> Answer | None:
 
 
 def other_bytes_told(text: str) -> int | None:
-    """What other programs held of the card, where an out-of-memory message gives every number for it."""
+    """What other programs held of the card, if an out-of-memory message gives every number for it."""
     for m in reversed(find_out_of_memory(clean(text))):
         if m.total_bytes is not None and m.free_bytes is not None and m.process_bytes is not None:
             return max(0, m.total_bytes - m.free_bytes - m.process_bytes)
@@ -126,13 +126,13 @@ def other_bytes_told(text: str) -> int | None:
 
 
 def _with_card(about: About, table: SmiTable | None) -> About:
-    """Where nobody named the card, the one that an nvidia-smi table beside it shows, if it shows one kind."""
+    """If no card was named, the one in an nvidia-smi table beside the text, if it shows one kind."""
     names = {card.name for card in table.cards} if table is not None else set()
     if about.gpu is not None or len(names) != 1:
         return about
     try:
         return replace(about, gpu=find_gpu(names.pop()))
-    except NotFound:  # cut short by nvidia-smi itself, or new to us
+    except NotFound:  # truncated by nvidia-smi itself, or new to us
         return about
 
 
@@ -143,7 +143,7 @@ def printable(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """And without the marks that ranks, quotes and wrappers put before a line."""
+    """And without the prefixes that ranks, quotes and wrappers put before a line."""
     text = printable(text)
     return re.sub(r"^(?:[ \t]*(?:>|\[rank\d{1,4}\]:))+ ?", "", text, flags=re.MULTILINE)
 
@@ -153,7 +153,7 @@ def clean(text: str) -> str:
 
 def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Explanation:
     which = list(_which(m, buffer, about))
-    says = [*_asked(m), *which, *_where(m, which), *_shares(m), *_fragments(m), *_strange(m)]
+    says = [*_asked(m), *which, *_where(m, which), *_shares(m), *_fragments(m), *_odd_numbers(m)]
     titles = {"host": say("diagnose.title_host")}
     return Explanation(
         kind="out_of_memory",
@@ -254,7 +254,7 @@ def _shares(m: OutOfMemory) -> Iterator[Sentence]:
 
 
 def _fragments(m: OutOfMemory) -> Iterator[Sentence]:
-    """Fragmentation, by numbers: before it gives up, PyTorch returns every cached block nobody shares."""
+    """Fragmentation, by numbers: before it gives up, PyTorch releases all fully free segments."""
     if m.tried_bytes is None or m.cached_bytes is None or m.free_bytes is None:
         return
     if m.allowed_bytes is not None and m.reserved_bytes is not None:
@@ -276,7 +276,7 @@ def _rounding(*sizes: int) -> float:
     return sum(0.005 * (GIB if size >= GIB else MIB) for size in sizes)
 
 
-def _strange(m: OutOfMemory) -> Iterator[Sentence]:
+def _odd_numbers(m: OutOfMemory) -> Iterator[Sentence]:
     if m.total_bytes and (m.reserved_bytes or 0) > 1.02 * m.total_bytes:
         yield say("diagnose.more_than_card", reserved=Size(m.reserved_bytes or 0))
     if m.absurd:

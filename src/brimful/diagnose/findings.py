@@ -1,4 +1,4 @@
-"""What `why-slow` finds: a cause, how it is known, what to change, all as codes with numbers."""
+"""What `why-slow` finds: a cause, its evidence, what to change, all as codes with numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from brimful.language import Number, Seconds, Sentence, Several, as_asked, say
 
 HEALTHY, CANNOT_TELL = "healthy", "cannot tell"
-# What a rule may name; `-heavy` goes behind the kind of a pause, which is the user's own word.
+# What a rule may name; `-heavy` follows the kind of a pause, which is the user's own word.
 CAUSES = (
     *("wrong peak", "data-starved", "communication", "synchronisation", "launch-bound small kernels"),
     *("throttling", "memory nearly full", "small matmuls", "memory-bound ops", HEALTHY, CANNOT_TELL),
@@ -23,13 +23,13 @@ def cause_words(cause: str) -> Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause: what it costs, how that is known, what to change."""
+    """One cause: its cost, its evidence, what to change."""
 
     cause: str  # one of CAUSES, or the kind of a pause and `-heavy`
     says: Sentence
     evidence: tuple[Sentence, ...]
-    change: Several  # in the order of trying
-    lost_frac: float  # of the time, that the change could give back
+    change: Several  # in the order to try them
+    lost_frac: float  # of the time, that the change could recover
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -48,14 +48,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The cause that costs most, the others behind it, and what was not there to look at."""
+    """The cause that costs most, then the others, and what was not available to look at."""
 
     findings: tuple[Finding, ...]
     missing: tuple[Sentence, ...]
     steps: int
     step_s: float | None
     mfu: float | None
-    verdict: str = ""  # where nothing was found: healthy or cannot tell
+    verdict: str = ""  # if nothing was found: healthy or cannot tell
     judged: Sentence | None = None  # why that verdict
 
     @property

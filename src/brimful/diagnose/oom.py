@@ -1,7 +1,7 @@
-"""Out-of-memory messages, of every wording PyTorch has used since 1.0, read into bytes.
+"""Out-of-memory messages, in every wording PyTorch has used since 1.0, read into bytes.
 
-Each number is looked for by itself, so a message that is cut off, wrapped or mixed with another still gives
-what is left of it. A number that stands there twice with two values is not believed at all.
+Each number is searched for separately, so a message that is cut off, wrapped or mixed with another still
+gives what is left of it. A number that occurs twice with different values is not used at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BARE = re.compile(
     r"CUDA error: out of memory|cuda runtime error \(2\) ?: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|Cuda failure (?:\d+ )?'out of memory'"
 )
-# Memory of the host, which no setting of the GPU changes.
+# Host memory, which no GPU setting changes.
 _HOST = re.compile(r"DefaultCPUAllocator: can't allocate memory|\bOOMKilled\b|std::bad_alloc")
 
 # Field -> every wording of it.
@@ -30,7 +30,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "free_bytes": (rf"{_SIZE} free;", rf"of which {_SIZE} is free"),
     "allocated_bytes": (rf"{_SIZE} already allocated", rf"{_SIZE} is allocated by PyTorch"),
     "reserved_bytes": (rf"{_SIZE} reserved in total by PyTorch",),
-    # Up to PyTorch 1.3: what is cached and not allocated; the same as the next one.
+    # Up to PyTorch 1.3: cached and not allocated; the same as the next one.
     "cached_bytes": (rf"{_SIZE} cached\)", rf"{_SIZE} is reserved by PyTorch but unallocated"),
     "process_bytes": (rf"this process has {_SIZE} memory in use",),
     "private_bytes": (rf"{_SIZE} allocated in private pools",),
@@ -45,7 +45,7 @@ _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 class OutOfMemory:
     """One message. A number it does not give, or gives twice, is None."""
 
-    kind: str  # CUDA, HIP or XPU; host for memory of the machine
+    kind: str  # CUDA, HIP or XPU; host for the machine's memory
     gpu_index: int | None = None
     tried_bytes: int | None = None
     total_bytes: int | None = None
@@ -58,8 +58,8 @@ class OutOfMemory:
     allowed_bytes: int | None = None
     other_process_bytes: tuple[int, ...] = ()
     absurd: tuple[str, ...] = ()  # numbers no card can have
-    mixed: tuple[str, ...] = ()  # numbers that stand there twice, differently
-    trace: str = field(default="", compare=False)  # what stood before it: its traceback
+    mixed: tuple[str, ...] = ()  # numbers that occur twice with different values
+    trace: str = field(default="", compare=False)  # the text before it: its traceback
 
     @property
     def tells(self) -> bool:
@@ -71,7 +71,7 @@ class OutOfMemory:
 
 
 def find_out_of_memory(text: str) -> list[OutOfMemory]:
-    """Every different message of the text, in its order. Ranks that print the same are one."""
+    """Every distinct message of the text, in order. Ranks that print the same count once."""
     flat = re.sub(r"\s+", " ", text)
     starts = [match.start() for match in _START.finditer(flat)]
     found: list[OutOfMemory] = []
@@ -81,7 +81,7 @@ def find_out_of_memory(text: str) -> list[OutOfMemory]:
         message = _read(flat[start:end], trace=flat[max(before, start - 20_000) : start])
         if message not in found:
             found.append(message)
-    # “I get CUDA out of memory. Here is the message: …”: the mention tells nothing that the message does not.
+    # “I get CUDA out of memory. Here is the message: …”: the mention adds nothing to the message.
     found = [message for message in found if message.tells] or found
     if not found and (bare := _BARE.search(flat)):
         found.append(OutOfMemory(kind="CUDA", trace=flat[max(0, bare.start() - 20_000) : bare.start()]))
@@ -147,7 +147,7 @@ _ELSEWHERE_PATTERNS = {
 
 
 def read_elsewhere(text: str) -> OutOfMemory:
-    """What a program other than PyTorch says of its request; the first of several values counts."""
+    """What a program other than PyTorch says about its request; the first of several values counts."""
     flat = re.sub(r"\s+", " ", text)
     found: dict[str, int] = {}
     for name, wordings in _ELSEWHERE_PATTERNS.items():
@@ -157,6 +157,6 @@ def read_elsewhere(text: str) -> OutOfMemory:
 
 
 def bytes_of(number: str, unit: str) -> int:
-    """'1.54', 'GiB' in bytes. Every program here divides by 1024, also where it writes GB."""
+    """'1.54', 'GiB' in bytes. Every program here divides by 1024, even if it writes GB."""
     scale: int = 1024 ** "bkmgt".index(unit[0].lower())
     return round(float(number) * scale)

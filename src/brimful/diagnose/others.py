@@ -1,8 +1,8 @@
 """Out-of-memory messages of programs other than PyTorch's CUDA allocator: what they say, and what follows.
 
 JAX, TensorFlow, llama.cpp, vLLM, DirectML and Apple's MPS each have one sentence, with a number or two. A
-number counts only where its unit, or the word after it, still stands: a message that was cut off gives no
-wrong figure.
+number counts only if its unit, or the word after it, is still there: a truncated message gives no wrong
+figure.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Elsewhere:
 
 
 def find_elsewhere(text: str) -> tuple[list[Elsewhere], str]:
-    """Every different message, and the text without those of MPS, which speak as PyTorch's others do."""
+    """Every distinct message, and the text without those of MPS, which are worded like PyTorch's others."""
     flat = re.sub(r"\s+", " ", text)
     found = [
         *(Elsewhere(kind="XLA", tried_bytes=bytes_of(m[1], m[2])) for m in _XLA.finditer(flat)),
@@ -100,7 +100,7 @@ def _tensorflow(match: re.Match[str]) -> Elsewhere:
 
 def _mps(message: str) -> Elsewhere:
     def number(field: re.Pattern[str]) -> int | None:
-        """One that stands there twice with two values, as where two messages are mixed, is none."""
+        """None if it occurs twice with different values, as in two mixed messages."""
         values = {bytes_of(*match.groups()) for match in field.finditer(message)}
         return values.pop() if len(values) == 1 else None
 

@@ -1,4 +1,4 @@
-"""What a log line's speed is worth: which peak its MFU was divided by, and the right figure for the card."""
+"""What a log line's speed means: which peak its MFU was divided by, and the right figure for the card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brimful.meter.logs import LogLine
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu, find_gpu
 
-# Nine in ten of 140 published MFUs of language models, by their cards' own peaks, lie within.
+# Nine in ten of 140 published MFUs of language models, by their cards' own peaks, are within this.
 # Source: the measured runs that `brimful runs score` reads (docs/explanation/accuracy.md).
 USUAL_MFU = (0.28, 0.59)
 
@@ -65,7 +65,7 @@ def log_needs(
 
 
 def _bar(line: LogLine, reading: Reading | None, estimate: Estimate | None) -> Iterator[Sentence]:
-    """A bar counts what its loop counts: no MFU follows from it, only what to hold it against."""
+    """A progress bar counts what its loop counts: no MFU follows from it, only a value to compare it with."""
     assert line.step_s is not None
     yield say("diagnose.iteration", seconds=Number(line.step_s, 3))
     yield say("diagnose.bar")
@@ -80,7 +80,7 @@ def _bar(line: LogLine, reading: Reading | None, estimate: Estimate | None) -> I
 
 
 def _flops_per_s(line: LogLine, reading: Reading | None) -> float | None:
-    """FLOPs a second on one GPU: counted from the config where the line has a rate, else as the loop says."""
+    """FLOPs per second on one GPU: counted from the config if the line has a rate, else as the loop says."""
     if _counted(line, reading) and reading is not None:
         training = reading.training
         each = model_flops_per_token(reading.model, sequence_tokens=training.sequence_tokens)
@@ -137,7 +137,7 @@ def _peak(line: LogLine) -> Iterator[Sentence]:
 
 
 def _card_with_peak(peak: float, mfu: float) -> str:
-    """The well-known card whose bf16 peak it is, within what the printed digits allow."""
+    """The well-known card whose bf16 peak it is, within the printed precision."""
     slack = max(0.004, 0.00006 / mfu)
     for name in ("a100-sxm-80gb", "h100-sxm-80gb", "b200", "mi300x"):
         card = find_gpu(name)
@@ -147,7 +147,7 @@ def _card_with_peak(peak: float, mfu: float) -> str:
 
 
 def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[Sentence]:
-    """The share of this card's own peak, and what to think of it."""
+    """The share of this card's own peak, and how good that is."""
     mfu, own = own_mfu(flops, gpu, number)
     values: dict[str, object] = {"gpu": gpu.title, "format": own}
     values |= {"tflops": Number(flops / 1e12, 1), "peak": Number(gpu.dense_flops_per_s[own] / 1e12, 1)}
@@ -168,7 +168,7 @@ def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[
 
 
 def _beside(flops: float, estimate: Estimate) -> Iterator[Sentence]:
-    """The same share beside what is predicted for this very config."""
+    """The same share beside the prediction for this config."""
     mfu, predicted = flops / estimate.speed.peak_flops_per_s, estimate.speed.mfu
     span = {end: Percent(frac) for end, frac in predicted.as_dict().items()}
     if mfu < predicted.low:

@@ -1,7 +1,7 @@
 """A measured run as rows of the table that `score` and `calibrate` read.
 
-The table is other people's too, so its words are limited. Each row is read back the way `score` will read it;
-what it cannot say is told, not hidden.
+The table has a published format, so its vocabulary is limited. Each row is read back the way `score` will
+read it; what it cannot express is reported, not hidden.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from brimful.specs.model import Model
 from brimful.specs.training import Training
 from brimful.units import GIB
 
-# Those of the published table, the release of PyTorch, and our own words for what no column can say.
+# Those of the published table, the release of PyTorch, and our own settings for what no column can express.
 COLUMNS = (
     "id", "source_repo_or_url", "source_path", "commit_if_known", "model", "n_params", "n_layer", "n_head",
     "n_kv_head", "d_model", "d_ff", "vocab", "tied_embeddings", "seq_len", "micro_batch_per_gpu",
@@ -41,7 +41,8 @@ COLUMNS = (
 )  # fmt: skip
 _OPTIMIZERS = {"adam8bit": "Adam8bit", "sgd": "SGD", "momentum": "SGD", "lion": "Lion", "muon": "Muon",
                "adafactor": "Adafactor", "adam": "Adam"}  # fmt: skip
-# Words that make a reader of the table take a name for the right family; the first that reads back is taken.
+# Words that make a reader of the table recognise the right family; the first that reads back correctly is
+# used.
 _FAMILY_WORDS = (
     "", "gpt ", "llama ", "qwen ", "qwen3 ", "gemma2 ", "mpt ", "opt- ", "pythia ", "falcon ",
     "cerebras ", "bert ",
@@ -55,14 +56,14 @@ _MODEL_WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The rows, and what of the run they cannot say."""
+    """The rows, and what they cannot express about the run."""
 
     rows: tuple[dict[str, str], ...]
     unsaid: tuple[Sentence, ...]
 
 
 def rows_of(samples: Sequence[Sample], reading: Reading, gpu: Gpu, *, source: str) -> Recorded:
-    """One row for each memory counter that was read; speed stands in the first."""
+    """One row for each memory counter that was read; speed is in the first."""
     run, steps, end = _run(samples)
     training = reading.training
     _agree(run, steps, training)
@@ -98,7 +99,7 @@ def _run(samples: Sequence[Sample]) -> tuple[RunSample, list[StepSample], EndSam
 
 
 def _agree(run: RunSample, steps: Sequence[StepSample], training: Training) -> None:
-    """The config must be that of the run: a step has to hold as many tokens."""
+    """The config must be that of the run: a step must have as many tokens."""
     counted = {step.tokens for step in steps if step.tokens}
     each = training.step_tokens // training.data_parallel
     if counted and counted != {each}:
@@ -170,9 +171,9 @@ def _described(run: RunSample, reading: Reading, gpu: Gpu) -> dict[str, str]:
 
 
 def _overruled(row: dict[str, str], reading: Reading) -> tuple[tuple[int, int], dict[str, str]]:
-    """The row with what its columns say otherwise than it was, in the words of `fit --set`.
+    """The row with corrections, in the syntax of `fit --set`, for columns that read back differently.
 
-    And how far it is off: facts of the model it gets wrong, then how many words it takes to say the rest.
+    And how far off it is: facts of the model it gets wrong, then how many settings the rest needs.
     """
     ours = reading.model
     with suppress(Skipped):
@@ -225,7 +226,7 @@ def _parallelism(training: Training) -> str:
 
 
 def _unsaid(row: dict[str, str], reading: Reading, gpu: Gpu) -> Iterator[Sentence]:
-    """Where the table's words fall short: fields that will be read otherwise than they were."""
+    """Where the table's vocabulary falls short: fields that will be read back differently."""
     try:
         found = understand(row)
     except Skipped as why:
@@ -245,9 +246,9 @@ def _unsaid(row: dict[str, str], reading: Reading, gpu: Gpu) -> Iterator[Sentenc
 
 
 def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
-    """Add rows to a table, whole or not at all; returns the ids that were not there yet.
+    """Add rows to a table, all or none; returns the ids that were not there yet.
 
-    A run that stands there already is not written twice. Two that write at once take turns.
+    A run that is already there is not written twice. Concurrent writers take turns.
     """
     with os_errors_as("language.cannot_write", path=path):
         path.parent.mkdir(parents=True, exist_ok=True)

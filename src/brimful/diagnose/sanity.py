@@ -1,7 +1,7 @@
-"""Numbers people read off their screens, held against what is physically possible.
+"""Numbers people read off their screens, compared with what is physically possible.
 
 Impossible numbers are common: an MFU divided by another card's peak, a "full fine-tuning" below the size of
-weights, gradients and optimizer state, a rate above what the card can multiply.
+weights, gradients and optimizer state, a rate above what the card can compute.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from brimful.units import GIB
 
 # Parts of the memory that no training loop can do without.
 _STATES = ("weights", "gradients", "optimizer_state")
-_BEST_MFU = 0.75  # few published training runs come near it; what is above is unusual, not impossible
-_HIDDEN_FRAC = 0.03  # of the memory nvidia-smi shows, kept from frameworks; where no name says the size
+_BEST_MFU = 0.75  # few published training runs come near it; anything above is unusual, not impossible
+# Of the memory nvidia-smi shows, hidden from frameworks; if the name does not state the size.
+_HIDDEN_FRAC = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One number, whether it can be, whether it is possible but rarely seen, and why."""
+    """One number, whether it is possible, whether it is possible but rarely seen, and why."""
 
     name: str
     value: float
@@ -40,7 +41,7 @@ class Check:
 
 
 def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False) -> Check:
-    """An MFU: not above 1, seldom above published runs, and beside what is predicted.
+    """An MFU: not above 1, seldom above published runs, and beside the prediction.
 
     `nanogpt` says that nanoGPT may have printed it, which divides by an A100's peak whatever the card is.
     """
@@ -67,7 +68,7 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
 
 
 def check_rate(value: float, answer: Estimate, model: Model, training: Training, gpu: Gpu) -> Check:
-    """Tokens a second of one run, by the FLOPs they take."""
+    """Tokens per second of one run, by the FLOPs they take."""
     flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     mfu = flops / answer.speed.peak_flops_per_s
     said = say(
@@ -124,7 +125,7 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
 
 
 def nominal_bytes(gpu: Gpu) -> int:
-    """What is on the card: the driver keeps some of it from frameworks, and nvidia-smi counts that too."""
+    """What is on the card: the driver hides some of it from frameworks, and nvidia-smi counts that too."""
     sizes = [int(size) for name in (gpu.name, *gpu.aliases) for size in re.findall(r"\b(\d+)-?gb\b", name)]
     if not sizes:
         return round(gpu.memory_bytes * (1 + _HIDDEN_FRAC))

@@ -1,8 +1,8 @@
 """Why is it slow? From samples to a cause, its evidence in numbers, and the change that helps.
 
 Each rule looks at what was measured and says which part of the time its cause takes; the largest is the
-answer. A rule whose numbers are not there stays silent and says what it would need. Nothing is guessed: where
-the time is spent well nothing is found, and where too little was measured, that is the answer.
+answer. A rule without its numbers stays silent and says what it would need. Nothing is guessed: if the time
+is well spent nothing is found, and if too little was measured, that is the answer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from brimful.meter.nvml import throttle_said
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, source_said
 from brimful.specs.gpu import find_gpu
 
-LEAST_STEPS = 5  # after warming up: fewer say nothing about the next one
-_RECENT = 500  # steps that are looked at: what it does now, not what it did yesterday
-_WORTH = 0.10  # of the time: what is less is not why it is slow
-_PAUSE_FRAC = 0.05  # of the time that evaluation may take before somebody asks
-_GOOD_MFU = 0.35  # a transformer that reaches it leaves little to find; published runs lie at 0.35 to 0.60
-_AS_PREDICTED = 1.3  # times the predicted step: nine in ten published runs lie within 1.7
-_BRIEF_S = 0.005  # of arithmetic in a micro-step: less, and what surrounds it weighs more
+LEAST_STEPS = 5  # after warm-up: fewer say nothing about the next one
+_RECENT = 500  # steps considered: what it does now, not what it did yesterday
+_WORTH = 0.10  # of the time: less is not why it is slow
+_PAUSE_FRAC = 0.05  # of the time that evaluation may take without a finding
+_GOOD_MFU = 0.35  # a transformer that reaches it leaves little to find; published runs are at 0.35 to 0.60
+_AS_PREDICTED = 1.3  # times the predicted step: nine in ten published runs are within 1.7
+_BRIEF_S = 0.005  # of arithmetic in a micro-step: with less, the overhead weighs more
 _LOW_CLOCK = 0.85
 _PEAK_OFF = 0.10
 
@@ -73,14 +73,14 @@ class _Seen:
 
     @property
     def host_s(self) -> float | None:
-        """What the program itself needs for a step: waiting for the device taken out."""
+        """What the program itself needs for a step, without waiting for the device."""
         if not all(step.host_s for step in self.steps):
             return None
         return fmean(max(0.0, sum(step.host_s.values()) - (step.sync_s or 0.0)) for step in self.steps)
 
     @property
     def waits(self) -> float:
-        """Times a step that the program waited for the device."""
+        """How often per step the program waited for the device."""
         known = [step.syncs for step in self.steps if step.syncs is not None]
         return fmean(known) if known else 0.0
 
@@ -99,10 +99,10 @@ def diagnose(files: Sequence[Sequence[Sample]], *, estimate: dict[str, Any] | No
     processes = [found for found in map(_process, files) if found is not None]
     gpus = [sample for file in files for sample in file if isinstance(sample, GpuSample)]
     if not processes:
-        return _thin(0, say("slow.no_run"))
+        return _too_little_data(0, say("slow.no_run"))
     run, steps = processes[0]
     if len(steps) < LEAST_STEPS:
-        return _thin(len(steps), say("slow.few_steps", least=LEAST_STEPS, steps=len(steps)))
+        return _too_little_data(len(steps), say("slow.few_steps", least=LEAST_STEPS, steps=len(steps)))
     seen = _Seen(
         run=run,
         steps=steps,
@@ -125,14 +125,14 @@ def diagnose(files: Sequence[Sequence[Sample]], *, estimate: dict[str, Any] | No
 
 
 def why_line(samples: Sequence[Sample]) -> Sentence | None:
-    """The cause in a few words, for a line of `brimful watch`; None where it cannot be told."""
+    """The cause in brief, for a line of `brimful watch`; None if unknown."""
     found = diagnose([samples])
     if found.findings:
         return say("slow.line", cause=cause_words(found.cause), says=found.says)
     return cause_words(HEALTHY) if found.verdict == HEALTHY else None
 
 
-def _thin(steps: int, missing: Sentence) -> Diagnosis:
+def _too_little_data(steps: int, missing: Sentence) -> Diagnosis:
     return Diagnosis(
         findings=(), missing=(missing,), steps=steps, step_s=None, mfu=None, verdict=CANNOT_TELL,
         judged=say("slow.too_little"),
@@ -152,7 +152,7 @@ def _process(samples: Sequence[Sample]) -> tuple[RunSample, list[StepSample]] | 
 
 
 def _during(gpus: Sequence[GpuSample], run: RunSample, steps: Sequence[StepSample]) -> list[GpuSample]:
-    """Looks at this process's card while it trained."""
+    """Samples of this process's card while it trained."""
     begin, end = steps[0].at_s - steps[0].step_s, steps[-1].at_s
     own = [g for g in gpus if begin <= g.at_s <= end and not g.problem]
     named = [g for g in own if run.gpu_uuid and g.uuid == run.gpu_uuid]
@@ -242,9 +242,9 @@ def _communication(seen: _Seen) -> Iterator[Finding]:
 
 
 def _synchronisation(seen: _Seen) -> Iterator[Finding]:
-    """A wait empties the queue; until the program has filled it again the device does nothing.
+    """A wait empties the queue; until the program has refilled it the device is idle.
 
-    Without looks at the card it idled for no longer than the program's own part, and how long is not known.
+    Without card samples, all that is known is that it idled for no longer than the program's own part.
     """
     host_s, busy, waits = seen.host_s, seen.busy_frac, seen.waits
     if not seen.on_device or host_s is None or waits < 1 or (busy is None and seen.fast):
@@ -275,9 +275,9 @@ def _synchronisation(seen: _Seen) -> Iterator[Finding]:
 
 
 def _launches(seen: _Seen) -> Iterator[Finding]:
-    """The program needs as long for a step as the device has: it cannot launch faster.
+    """The program needs as long for a step as the device: it cannot launch faster.
 
-    Looks at the card show the gaps; without them, waits that take no time do: the device was done before.
+    Card samples show the gaps; without them, waits that take no time do: the device was already done.
     """
     host_s, busy = seen.host_s, seen.busy_frac
     if not seen.on_device or host_s is None or host_s < 0.85 * seen.step_s:
@@ -307,7 +307,7 @@ def _launches(seen: _Seen) -> Iterator[Finding]:
 
 
 def _small(seen: _Seen) -> Iterator[Finding]:
-    """So little arithmetic in a micro-step that what surrounds it weighs more."""
+    """So little arithmetic in a micro-step that the overhead weighs more."""
     flops, peak, mfu = seen.run.flops_per_step, seen.run.peak_flops_per_s, seen.mfu
     if not flops or not peak or mfu is None or mfu >= _GOOD_MFU or mfu > 1:
         return
@@ -344,7 +344,7 @@ def _small(seen: _Seen) -> Iterator[Finding]:
 
 
 def _memory_bound(seen: _Seen) -> Iterator[Finding]:
-    """Kernels that move numbers and multiply none: updates of the weights, norms, activations, the loss."""
+    """Kernels that move data without multiplying: weight updates, norms, activations, the loss."""
     update = seen.part_s("optimizer") / seen.step_s
     if update >= 0.25:
         yield Finding(
@@ -416,7 +416,7 @@ def _throttling(seen: _Seen) -> Iterator[Finding]:
 
 
 def _wrong_peak(seen: _Seen) -> Iterator[Finding]:
-    """An MFU is a share of a peak: of another card's, or of none, it says nothing."""
+    """An MFU is a share of a peak: without the right card's peak it means nothing."""
     mfu, peak = seen.mfu, seen.run.peak_flops_per_s
     if mfu is None or not peak:
         return
@@ -520,7 +520,7 @@ def _nothing_found(seen: _Seen) -> tuple[str, Sentence]:
 
 
 def _missing(seen: _Seen) -> Iterator[Sentence]:
-    """What would tell more."""
+    """What would show more."""
     if seen.run.peak_flops_per_s is None:
         yield say("slow.needs_peak")
     elif seen.run.flops_per_step is None and seen.mfu is None:

@@ -1,4 +1,4 @@
-"""Tables people paste: nvidia-smi, torch.cuda.memory_summary(), and a line of code inductor wrote."""
+"""Tables people paste: nvidia-smi, torch.cuda.memory_summary(), and a line of inductor's generated code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MemorySummary:
 
     device: int
     ooms: int | None
-    retries: int | None  # times the allocator had to give its cache back to the driver
+    retries: int | None  # times the allocator had to return its cache to the driver
     current_bytes: dict[str, int]
     peak_bytes: dict[str, int]
 
@@ -60,11 +60,11 @@ class Buffer:
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None
-    dtype: str | None  # None where the line does not say
+    dtype: str | None  # None if the line does not say
 
     @property
     def numbers(self) -> int:
-        """How many numbers it takes, holes of its strides included."""
+        """How many numbers it takes, including gaps in its strides."""
         if self.stride is None or len(self.stride) != len(self.shape):
             return prod(self.shape)
         return 1 + sum((side - 1) * step for side, step in zip(self.shape, self.stride, strict=True))
@@ -91,7 +91,7 @@ _PROCESS = re.compile(
 
 
 def find_smi(lines: list[str]) -> SmiTable | None:
-    """A card is two lines: its name, then what it uses. One without the other is not told of."""
+    """A card is two lines: its name, then what it uses. One without the other is skipped."""
     cards: list[SmiGpu] = []
     processes = []
     named: tuple[int, str] | None = None

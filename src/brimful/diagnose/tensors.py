@@ -1,7 +1,7 @@
 """Which tensor is it? By its shape, or by its size and the config that asked for it.
 
-Without a config only a vocabulary that published models have, or a square of scores, is taken for a sign;
-a size alone never is, since many tensors have it.
+Without a config, only a vocabulary size of published models, or a square of scores, counts as a sign; a size
+alone never does, since many tensors have it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brimful.specs.presets import all_presets
 from brimful.specs.training import Training
 from brimful.units import GIB, MIB
 
-# Beside those of the presets: nanochat, GPT-J and T5, BLOOM, DeepSeek; and GPT-2's, padded by others.
+# In addition to the presets': nanochat, GPT-J and T5, BLOOM, DeepSeek; and GPT-2's, padded by others.
 _MORE_VOCABULARIES = (32128, 50400, 50432, 65536, 102400, 129280, 250880)
 _ALLOCATOR = Allocator()  # with PyTorch's default settings
 
@@ -71,7 +71,7 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
 
 
 def of_size(tried_bytes: int, model: Model, training: Training) -> list[Tensor]:
-    """Tensors of this config that make PyTorch print just this size; a block of 2 or 20 MiB may be any."""
+    """Tensors of this config for which PyTorch prints this size; a block of 2 or 20 MiB may be any."""
     if is_block(tried_bytes):
         return []
     # The message rounds to two decimals of its unit.
@@ -111,18 +111,18 @@ def of_shape(
 
 @cache
 def vocabularies() -> frozenset[int]:
-    """Sizes of vocabulary that published models have, as they are and padded to 64 and 128."""
+    """Vocabulary sizes of published models, as they are and padded to 64 and 128."""
     plain = {*_MORE_VOCABULARIES, *(preset.model.vocab for preset in all_presets())}
     return frozenset(-(-size // multiple) * multiple for size in plain for multiple in (1, 64, 128))
 
 
 @cache
 def widths() -> frozenset[int]:
-    """Widths of hidden states that published models have."""
+    """Hidden-state widths of published models."""
     return frozenset(preset.model.width for preset in all_presets())
 
 
-# What a traceback shows -> where in a step that is. These say what all of it is for, wherever they stand:
+# Sign in a traceback -> where in a step that is. These determine the moment wherever they occur:
 _PURPOSES: tuple[tuple[str, Sentence], ...] = (
     (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("diagnose.in_evaluation")),
     (r"\.generate\(", say("diagnose.in_generation")),
@@ -146,13 +146,13 @@ _BACKWARD = _MOMENTS[:2]
 
 
 def moment(trace: str) -> Sentence | None:
-    """Where in the step, by the traceback above the message; None where it shows no sign."""
+    """Where in the step, by the traceback above the message; None if it shows no sign."""
     near = trace[-12_000:]
     near = near[max(0, near.rfind("Traceback (most recent call last)")) :]
     for sign, where in _PURPOSES:
         if re.search(sign, near):
             return where
-    # Going back runs code of the forward pass again: then it is the backward pass all the same.
+    # The backward pass runs forward code again: then it is still the backward pass.
     for signs in (_BACKWARD, _MOMENTS):
         seen = [
             (found[-1].start(), where) for sign, where in signs if (found := list(re.finditer(sign, near)))

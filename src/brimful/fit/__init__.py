@@ -1,7 +1,7 @@
-"""Fit: bytes and seconds of a training or a serving, before it runs.
+"""Fit: bytes and seconds of a training or serving run, before it runs.
 
-`brimful.fit` is this room and also the function a script calls: importing any module of the room makes Python
-set the attribute `fit` of the package to the room, so the room itself can be called.
+`brimful.fit` is both this package and the function a script calls: importing any module of the package makes
+Python set the attribute `fit` of `brimful` to the package, so the package itself is callable.
 """
 
 import sys

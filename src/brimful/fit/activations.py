@@ -1,42 +1,42 @@
 """What the forward pass keeps for the backward pass, by kind, in one layer of a transformer.
 
 Notation: N tokens in memory together, d width, q width of all query heads, k of all key heads, m MLP width,
-T sequence, H heads; h bytes of a number in a matmul (2, or 4 in fp32), r bytes of the residual stream (4
-under autocast, like the embedding it starts from; else h).
+T sequence length, H heads; h bytes per number in a matmul (2, or 4 in fp32), r bytes per number in the
+residual stream (4 under autocast, like the embedding it starts from; else h).
 
-What autograd keeps, and why. "full" marks what only a trained weight needs; a frozen linear layer needs its
-input for nothing.
+What autograd keeps, and why. "full" marks what only a trained weight needs; a frozen linear layer does not
+need its input.
 
-    layer norm input     r·N·d          the fused kernel makes the output again from input, mean and 1/std
-    rms norm input       4·N·d          written in Python it works on an fp32 copy, and keeps that
+    layer norm input     r·N·d          the fused kernel recomputes the output from input, mean and 1/std
+    rms norm input       4·N·d          written in Python it uses an fp32 copy, and keeps it
     rms norm, scaled     h·N·d  full    the gradient of its weight needs the normalized value
     norm output          h·N·d  full    cast to h for the next matmul, whose weight gradient needs it
     q, k, v              h·N·(q+2k)     attention keeps them
-    q, k turned          h·N·(q+k)      rotary positions make new ones, while v holds on to the old buffer
-    attention output     h·N·q          kept by attention and by the output matmul, one buffer
-    log-sum-exp          4·N·H          flash attention's stand-in for the N·H·T score matrix
-    scores (math)        N·H·T·…        softmax's output, the dropout mask, and what meets the values
+    q, k rotated         h·N·(q+k)      rotary positions make new ones, while v keeps the old buffer alive
+    attention output     h·N·q          kept by attention and the output matmul, one buffer
+    log-sum-exp          4·N·H          flash attention's substitute for the N·H·T score matrix
+    scores (math)        N·H·T·…        softmax's output, the dropout mask, and the factor of the values
     MLP before GELU      h·N·m          GELU's backward pass needs its input
     MLP after GELU       h·N·m  full    the second matmul's weight gradient needs it
-    gated MLP            3·h·N·m        gate, its activation and the other side, for the product's gradient
+    gated MLP            3·h·N·m        gate, its activation, the other side, for the gradient of the product
     gated, product       h·N·m  full    the last matmul's weight gradient needs it
 
-Compiling: the min-cut partitioner keeps what a backward matmul must read and makes the pointwise steps in
-between again. So an rms norm keeps the residual in h instead of fp32 copies, and a gated MLP does not keep
-its activation. A GPT-2 layer has nothing of the kind and keeps as much as before.
+Compiling: the min-cut partitioner keeps what a backward matmul must read and recomputes the pointwise steps
+in between. So an rms norm keeps the residual in h instead of fp32 copies, and a gated MLP does not keep its
+activation. A GPT-2 layer has neither and keeps as much as before.
 Source: derived from PyTorch's derivative formulas; what `saved_tensors_hooks` and the partitioner of torch
 2.13 keep for a GPT is compared in tests/fit/test_torch.py.
 
 A mixture of experts: k copies of each token, sorted by expert; e experts of width m, no token dropped.
 
     router               4·N·e          softmax in fp32; its input is the norm output
-    copies of tokens     h·k·N·d  full  what each expert's first matmul reads
-    inside the experts   as above, with k·N tokens; the shared expert like an MLP of its own
+    copies of tokens     h·k·N·d  full  the input of each expert's first matmul
+    inside the experts   as above, with k·N tokens; the shared expert like a separate MLP
     experts' outputs     h·k·N·d        the gradient of the router's weights needs them
-    places               36·k·N         which copy goes where, in 64 bits, there and back
+    places               36·k·N         which copy goes where, in 64 bits, both ways
 
 Source: transformers 5, integrations/moe.py, grouped_mm_experts_forward.
-Leaves out: sliding windows, a capacity beyond which tokens are dropped.
+Leaves out: sliding windows, a capacity limit beyond which tokens are dropped.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ PLACES_BYTES = 36  # where a token's copy goes and comes from: four 64-bit numbe
 
 
 def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[Part, int]:
-    """What one layer keeps on one GPU, by kind; the table in this file's docstring.
+    """What one layer keeps on one GPU, by kind; see the table at the top of this file.
 
-    `mixed` says whether its MLP is a mixture of experts; None where any of the model's is.
+    `mixed` says whether its MLP is a mixture of experts; None: if any of the model's is.
     """
     n, along, across = training.micro_tokens, sequence_split(training), training.tensor
     experts = expert_layers(model) > 0 if mixed is None else mixed
@@ -95,7 +95,7 @@ def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) 
 
 
 def sequence_split(training: Training) -> int:
-    """Over how many GPUs the residual stream and the norms are spread: all tensor-parallel ones, or none.
+    """The number of GPUs that split the residual stream and the norms: all tensor-parallel ones, or 1.
 
     Source: Korthikanti et al., Reducing Activation Recomputation, arXiv:2205.05198, section 4.2.2.
     """
@@ -103,32 +103,32 @@ def sequence_split(training: Training) -> int:
 
 
 def _read(model: Model, training: Training, copies: int = 1) -> int:
-    """Bytes a token of a norm's output, which the next multiply reads.
+    """Bytes per token of a norm's output, which the next matmul reads.
 
-    Under tensor parallelism each GPU reads and keeps it whole, gathered where the norms are split.
+    Under tensor parallelism each GPU reads and keeps all of it, gathered if the norms are split.
     Source: PyTorch, torch/distributed/tensor/parallel/style.py, ColwiseParallel: a replicated input.
     """
     return copies * input_bytes(training) * model.width if _keeps_inputs(training) else 0
 
 
 def fused_qkv(model: Model, training: Training) -> bool:
-    """Whether one matrix makes queries, keys and values."""
+    """Whether one matrix computes queries, keys and values."""
     code = training.framework
     return code.fused_qkv or model.family in code.fused_families
 
 
 def _projections(model: Model, training: Training) -> int:
-    """Matrices of attention that read the norm's output: BERT and vision models have three everywhere."""
+    """Attention matrices that read the norm's output: BERT and vision models always have three."""
     return 1 if model.causal and fused_qkv(model, training) else 3
 
 
 def _fused_mlp(model: Model, training: Training) -> bool:
-    """Phi-3 makes both sides of its gated MLP by one matrix (transformers, models/phi3: gate_up_proj)."""
+    """Phi-3 has one matrix for both sides of its gated MLP (transformers, models/phi3: gate_up_proj)."""
     return model.family == "phi3" and training.framework.name == "transformers"
 
 
 def _norms(model: Model, training: Training) -> int:
-    """Bytes a token for the norms' own inputs. Parallel attention and MLP share theirs."""
+    """Bytes per token for the norms' own inputs. Parallel attention and MLP share theirs."""
     d, r = model.width, residual_bytes(training)
     inputs = 1 if model.parallel else model.norms
     if model.norm == "layer":
@@ -140,10 +140,10 @@ def _norms(model: Model, training: Training) -> int:
 
 
 def _scaled(model: Model, training: Training, *, heads: bool = False) -> int:
-    """Bytes of a number that an rms norm written in Python keeps for its weight's gradient.
+    """Bytes per number that an rms norm written in Python keeps for its weight's gradient.
 
-    In the format of what it reads, unless it multiplies before the cast: autocast's residual stream is fp32,
-    its queries and keys (`heads`) are not.
+    In the format of its input, unless it multiplies before the cast: autocast's residual stream is fp32, its
+    queries and keys (`heads`) are not.
     """
     if training.tuning != "full":
         return 0
@@ -153,9 +153,9 @@ def _scaled(model: Model, training: Training, *, heads: bool = False) -> int:
 
 
 def _head_norms(model: Model, training: Training) -> int:
-    """Bytes a token for the rms norms over each head of queries and keys: as those across the width.
+    """Bytes per token for the rms norms over each head of queries and keys: like those across the width.
 
-    Compiled code keeps what they read, in h, beside what attention keeps.
+    Compiled code keeps their input, in h, in addition to what attention keeps.
     """
     if not model.qk_norm:
         return 0
@@ -170,10 +170,11 @@ def _attention(model: Model, training: Training) -> int:
     q, k = model.query_width, model.kv_width
     total = h * (q + 2 * _held_keys(model, training))
     if model.rotary and not training.compiled and _holds_fused(model, training):
-        total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
+        # Rotated q and k are new tensors, and v keeps alive the fused buffer they came from.
+        total += h * (q + k)
     total += _head_norms(model, training)
     if written_out(model, training):
-        # the result is kept for the output matrix alone
+        # the result is kept only for the output matrix
         read = _keeps_inputs(training) or (training.targets >= 4 and reads_as_is(training))
         kept = 0 if training.tuning == "lora" and not read else h * q
         return total + kept + _scores(model, training)
@@ -186,8 +187,8 @@ def _attention(model: Model, training: Training) -> int:
 def _holds_fused(model: Model, training: Training) -> bool:
     """Whether values are a view of the buffer that queries and keys came from.
 
-    Not where they are written out for every head, nor in Falcon, which copies all three out of it. Of grouped
-    keys it is known for Phi-3 alone (transformers, models/phi3/modeling_phi3.py, Phi3Attention.forward).
+    Not if they are expanded for every head, nor in Falcon, which copies all three out of it. With grouped
+    keys this is known only for Phi-3 (transformers, models/phi3/modeling_phi3.py, Phi3Attention.forward).
     """
     if model.kv_width == model.query_width:
         return fused_qkv(model, training) and model.family != "falcon"
@@ -195,35 +196,34 @@ def _holds_fused(model: Model, training: Training) -> bool:
 
 
 def _held_keys(model: Model, training: Training) -> int:
-    """Numbers of a token's keys, and of its values, that attention keeps."""
+    """Numbers per token of keys (and as many of values) that attention keeps."""
     repeated = training.framework.repeats_keys or written_out(model, training)
     return model.query_width if repeated and not training.compiled else model.kv_width
 
 
 def _keeps_inputs(training: Training) -> bool:
-    """Whether a linear layer needs its input again: for its weight's gradient, or as a 4-bit library does."""
+    """Whether a linear layer needs its input again: for its weight's gradient, or for a 4-bit library."""
     return training.tuning == "full" or (training.frozen_bits > 0 and training.framework.quantized_inputs > 0)
 
 
 def written_out(model: Model, training: Training) -> bool:
-    """Whether the score of each pair of tokens is in memory."""
+    """Whether the full score matrix is in memory."""
     code = training.framework
     if training.attention == "math" or model.writes_scores:
         return True
     if training.compiled:
         return False
-    # Flash attention refuses fp32 and the memory-efficient kernel grouped keys: neither runs.
+    # Flash attention does not support fp32, and the memory-efficient kernel does not support grouped keys.
     grouped = code.groups_in_kernel and model.kv_heads < model.heads and not training.half
     return (model.capped and code.caps_scores) or grouped
 
 
 def _scores(model: Model, training: Training) -> int:
-    """Bytes a token for the score matrix of plain attention.
+    """Bytes per token for the score matrix of plain attention.
 
-    Softmax runs in fp32 under autocast and keeps its output; dropout adds a mask and a new tensor; the
-    matmul with the values keeps what it reads, cast to h. Before PyTorch 1.11 softmax kept its input too, for
-    nothing (pytorch/pytorch issue 64000). A soft cap runs in h, keeps its tanh, and asks for
-    the softmax in fp32.
+    Softmax runs in fp32 under autocast and keeps its output; dropout adds a mask and a new tensor; the matmul
+    with the values keeps its input, cast to h. Before PyTorch 1.11 softmax also kept its input, needlessly
+    (pytorch/pytorch issue 64000). A soft cap runs in h, keeps its tanh, and requests the softmax in fp32.
     """
     h, dropped = number_bytes(training), model.attention_dropout > 0
     wide = training.casts == "autocast" or model.capped or model.softmax_fp32
@@ -238,11 +238,11 @@ def _scores(model: Model, training: Training) -> int:
 def quantized_inputs_bytes(model: Model, training: Training) -> int:
     """Inputs of 4-bit layers that the last micro-step left behind, on one GPU.
 
-    A library that hangs them on the graph's nodes, outside what autograd frees, keeps them until the graph
-    goes; a loop that still holds the last step's logits holds that graph. One buffer for layers that read the
-    same: q, k and v; the output matrix; the MLP's first; its last; the vocabulary's.
-    The peak comes with the longest micro-step, and how long the one before was, only the data knows: between
-    nothing and as long. Half of it is nowhere far off; the interval covers both ends.
+    A library that stores them on the graph's nodes, outside what autograd frees, keeps them as long as the
+    graph; a loop that still holds the last step's logits holds that graph. Layers with the same input share
+    one buffer: q, k and v; the output matrix; the MLP's first; its last; the vocabulary's.
+    The peak comes with the longest micro-step; the length of the one before depends on the data: between zero
+    and the same length. Half of it is never far off; the interval covers both ends.
     """
     copies = training.framework.quantized_inputs - 1
     if not training.frozen_bits or copies < 1 or training.checkpointing != "none":
@@ -255,20 +255,20 @@ def quantized_inputs_bytes(model: Model, training: Training) -> int:
 
 
 def _mlp(model: Model, training: Training, *, mixed: bool = False) -> int:
-    """Bytes a token for the MLP, or for the mixture of experts in its place."""
+    """Bytes per token for the MLP, or for the mixture of experts that replaces it."""
     d, h, experts = model.width, number_bytes(training), model.experts
     if not mixed or experts is None:
-        return _inside(model, training, model.mlp_width)
-    routed = _inside(model, training, experts.width) + h * d + PLACES_BYTES + _read(model, training)
+        return _inner_mlp(model, training, model.mlp_width)
+    routed = _inner_mlp(model, training, experts.width) + h * d + PLACES_BYTES + _read(model, training)
     router = FP32_BYTES * experts.count
-    shared = _inside(model, training, experts.shared_width) if experts.shared_width else 0
+    shared = _inner_mlp(model, training, experts.shared_width) if experts.shared_width else 0
     if experts.shared_gate:
-        shared += h * d  # what the gate scales
+        shared += h * d  # the gate's input
     return router + experts.chosen * routed + shared
 
 
-def _inside(model: Model, training: Training, width: int) -> int:
-    """Bytes a token between the two ends of an MLP that is `width` inside."""
+def _inner_mlp(model: Model, training: Training, width: int) -> int:
+    """Bytes per token between the two ends of an MLP of inner width `width`."""
     h = number_bytes(training)
     last = input_bytes(training) * width if _keeps_inputs(training) else 0
     if model.gated:
@@ -284,7 +284,7 @@ def _inside(model: Model, training: Training, width: int) -> int:
 
 
 def _masks(model: Model, training: Training) -> int:
-    """Dropout after attention and MLP. Compiled code draws the mask again from its seed."""
+    """Dropout after attention and MLP. Compiled code regenerates the mask from its seed."""
     if model.dropout == 0 or training.compiled:
         return 0
     return 2 * MASK_BYTES * model.width
@@ -293,7 +293,7 @@ def _masks(model: Model, training: Training) -> int:
 def ends_bytes(model: Model, training: Training) -> int:
     """Outside the layers: the last norm with its output, and the token ids of this batch and the next.
 
-    Images instead of ids: their pixels, in fp32 and cast for the first multiply under autocast.
+    For images instead of ids: their pixels, in fp32 and cast for the first matmul under autocast.
     """
     h, r, n = number_bytes(training), residual_bytes(training), training.micro_tokens
     # a frozen output matrix keeps nothing, unless it has an adapter
@@ -312,7 +312,7 @@ def ends_bytes(model: Model, training: Training) -> int:
 
 
 def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list[Item]:
-    """Activations alive at the end of the forward pass; a pipeline's stage has those of several in flight."""
+    """Activations alive at the end of the forward pass; a pipeline stage holds several micro-batches'."""
     layers = model.layers
     if training.tuning == "adapter" and training.targets < 7:
         layers = max(1, layers - training.framework.adapter_first_layer)
@@ -333,16 +333,16 @@ def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list
             sums[kind] = sums.get(kind, 0) + round(count * each)
     for kind, each in _before_adapters(model, training).items():
         sums[kind] = sums.get(kind, 0) - round(in_flight * each)
-    whys = _whys(model, training)
+    whys = _reasons(model, training)
     return [*(Item(kind, sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
 
 
 def _before_adapters(model: Model, training: Training) -> dict[Part, int]:
     """What the first layer does not keep under LoRA: nothing before the first adapter needs a gradient.
 
-    That is its first norm's input, the masks of what its first adapters drop, an MLP beside attention that is
-    not adapted, and, with scores written out, the queries and what a norm of keys reads: the gradient of keys
-    needs them, and without an adapter of their own keys have none.
+    That is its first norm's input, the dropout masks of its first adapters, an unadapted MLP parallel to
+    attention, and, if the scores are materialised, the queries and the input of a norm of keys: the gradient
+    of keys needs them, and keys without an adapter have no gradient.
     Source: traces of PEFT 0.21 and LitGPT 0.5.13 (tests/accuracy/oracle.csv).
     """
     if training.tuning != "lora" or training.compiled or not model.first or model.images is not None:
@@ -362,7 +362,7 @@ def _before_adapters(model: Model, training: Training) -> dict[Part, int]:
     return {kind: training.micro_tokens * each // training.tensor for kind, each in found.items()}
 
 
-def _whys(model: Model, training: Training) -> dict[Part, Sentence]:
+def _reasons(model: Model, training: Training) -> dict[Part, Sentence]:
     """What each kind of activation is, in the order of the layer."""
     wide, scores = residual_bytes(training) > number_bytes(training), written_out(model, training)
     whys: dict[Part, Sentence] = {
@@ -378,22 +378,22 @@ def _whys(model: Model, training: Training) -> dict[Part, Sentence]:
 
 
 def _selective(model: Model, training: Training) -> int:
-    """Selective checkpointing per op: keeps the layer input, attention's result and every other multiply.
+    """Selective checkpointing per op: keeps the layer input, attention's result and every other matmul.
 
-    Source: torchtitan's policy saves the first, third, fifth and seventh of a layer's multiplies (queries,
-    values, gate, MLP output) and makes the others again.
+    Source: torchtitan's policy saves the first, third, fifth and seventh of a layer's matmuls (queries,
+    values, gate, MLP output) and recomputes the others.
     """
     h = number_bytes(training)
-    numbers = model.query_width + model.kv_width + _every_other(model)
+    numbers = model.query_width + model.kv_width + _kept_mlp_numbers(model)
     each = h * (numbers + model.query_width) + FP32_BYTES * model.heads
     own = h * model.width // sequence_split(training)
     return training.micro_tokens * (own + each // training.tensor)
 
 
-def _every_other(model: Model) -> int:
+def _kept_mlp_numbers(model: Model) -> int:
     """Numbers of the MLP that selective checkpointing keeps: inside, and at its end.
 
-    Of a mixture: inside each chosen expert, and what each gives.
+    For a mixture: inside each chosen expert, and its output.
     """
     experts = model.experts
     if experts is None or not expert_layers(model):
@@ -405,9 +405,9 @@ def layer_gradient_bytes(model: Model, training: Training) -> int:
     """Gradients of activations alive together while one layer's MLP, or its attention, runs backward.
 
     Formula: gradient of the residual and its cast, (r+h)·N·d; gradients on both sides of the activation,
-    2·h·N·m, and of the copies on both sides of experts, 2·h·k·N·d. Scores written out have theirs twice.
-    Tensor parallelism: the gradient that comes is gathered whole, and the one that leaves is a whole partial
-    sum before it is scattered, 2·h·N·d. Context parallelism: keys and values of all ranks are gathered,
+    2·h·N·m, and of the copies on both sides of experts, 2·h·k·N·d. Materialised scores have theirs twice.
+    Tensor parallelism: the incoming gradient is gathered whole, and the outgoing one is a whole partial sum
+    before it is scattered, 2·h·N·d. Context parallelism: keys and values of all ranks are gathered,
     2·h·c·N·k, and have their gradients there.
     Source of the last: PyTorch, torch/distributed/tensor/experimental, context parallelism's all-gather.
     """
@@ -432,10 +432,10 @@ def layer_gradient_bytes(model: Model, training: Training) -> int:
 
 
 def layer_backward_bytes(model: Model, training: Training) -> int:
-    """Temporaries while the last layer runs backward, and its activations again if checkpointed.
+    """Temporaries while the last layer runs backward, plus its recomputed activations if checkpointed.
 
     Formula: the gradients above, and the MLP's weight gradient in h and cast to the gradient's format, d·m;
-    of experts every first matrix's, which have one gradient together.
+    for experts, that of every first matrix, since they share one gradient.
     """
     d, h = model.width, number_bytes(training)
     weight = 0
@@ -447,29 +447,29 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
             weight = each * d * stacked // training.expert
     again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
     casts = 0
-    if training.fp8:  # of the input, the gradient that comes, and the weight, on the way into a multiply
+    if training.fp8:  # fp8 casts of input, incoming gradient and weight for a matmul
         inside = (training.micro_tokens + d) * model.mlp_width // training.tensor
         casts = FP8_BYTES * (inside + training.micro_tokens * d)
     return layer_gradient_bytes(model, training) + weight // training.tensor + again + casts
 
 
 def logits_bytes_per_number(training: Training, model: Model | None = None) -> dict[str, float]:
-    """Bytes for each of the N·V logits at four moments.
+    """Bytes per logit (N·V of them) at four moments.
 
     `logits, loss = model(X, Y)` keeps the last micro-step's logits alive through the next forward pass.
 
-    Eager autocast:  cross_entropy asks for its log-softmax in the logits' format, and only its second half
+    Eager autocast:  cross_entropy requests its log-softmax in the logits' format, and only its second half
                      is on autocast's fp32 list. Forward: old and new logits 2h, log-softmax h, fp32 copy of
                      it 4. Backward: logits h, log-softmax h, its copy 4, gradient of the loss 4
     Eager forward:   old logits h, new logits h, fp32 copy 4 (half precision), log-softmax 4
     Eager backward:  log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4, and the logits:
-                     in h where the loss made the fp32 copy and has dropped it, in fp32 where the model did;
+                     in h if the loss made the fp32 copy and has dropped it, in fp32 if the model did;
                      fp32 training needs no copy: 16 bytes in all, as traced for GPT-2, and for GPT-Neo and
                      GPT-2 as transformers 5 writes them
     Compiled with the model: the fp32 steps are fused away. Forward: old and new logits, 2h. Backward: logits
                      h, their gradient h, and h of zeros: the graph returns the logits, and autograd fills in
-                     a gradient for them although nobody uses it; neither old logits nor zeros where the
-                     model returns the loss alone
+                     an unused gradient for them; neither old logits nor zeros if the model returns only the
+                     loss
     Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
     Split vocabulary: `_split_logits`, below
@@ -485,8 +485,8 @@ def logits_bytes_per_number(training: Training, model: Model | None = None) -> d
     if training.loss_chunks > 1:
         each = h + (h / training.loss_chunks if training.compiled else _softmax_kept(training))
         if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
-            each += h  # what a trained scale behind the output projection reads
-        held = h if training.framework.slices_loss else 0  # the loop has the list until the next one
+            each += h  # the input of a trained scale after the output projection
+        held = h if training.framework.slices_loss else 0  # the loop keeps the list until the next one
         going_back = each + (0 if training.compiled else _chunk_gradients(training))
         return {"forward": each, "backward": going_back, "output": each, "after": held}
     if training.tensor > 1:
@@ -497,7 +497,7 @@ def logits_bytes_per_number(training: Training, model: Model | None = None) -> d
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
     found = _eager_logits(training)
-    if model is not None and model.capped:  # the tanh of a soft cap keeps what it makes
+    if model is not None and model.capped:  # the tanh of a soft cap keeps its output
         found |= {moment: found[moment] + h for moment in ("forward", "backward")}
     return found
 
@@ -506,7 +506,7 @@ def _split_logits(training: Training) -> dict[str, float]:
     """A vocabulary split over tensor-parallel GPUs: the loss is written in Python, in fp32, never compiled.
 
     Forward: old logits h, new ones 4, shifted by their maximum 4, exponentials 4. Backward: logits (unless
-    the loop lets go of them), log-softmax 4, a table for the gradient 4, exponentials 4, and their sum 4.
+    the loop drops them), log-softmax 4, a table for the gradient 4, exponentials 4, and their sum 4.
     Source: PyTorch, torch/distributed/tensor/parallel/loss.py, _log_softmax and
     _nll_loss_and_log_softmax_backward.
     """
@@ -521,7 +521,7 @@ def _split_logits(training: Training) -> dict[str, float]:
 
 
 def _softmax_kept(training: Training) -> int:
-    """Bytes for each logit that an eager loss keeps: its log-softmax, and autocast's fp32 copy of that."""
+    """Bytes per logit that an eager loss keeps: its log-softmax, and autocast's fp32 copy of that."""
     h, code = number_bytes(training), training.framework
     if training.half and training.casts == "autocast" and not code.casts_logits:
         return h + FP32_BYTES
@@ -530,23 +530,23 @@ def _softmax_kept(training: Training) -> int:
 
 
 def _chunk_gradients(training: Training) -> float:
-    """Bytes for each logit of an eager loss in chunks, beyond what every chunk keeps, as it runs backward.
+    """Bytes per logit of an eager chunked loss in its backward pass, beyond what every chunk keeps.
 
-    Autograd runs the newest node first, so all chunks of the loss before any of the output matrix: each
-    chunk's gradient takes the place of its log-softmax, while both sides of that and the log-softmax itself
-    are alive for one chunk. Under autocast one side is fp32 and goes before the other comes.
+    Autograd runs the newest node first, so all chunks of the loss run before any of the output matrix: each
+    chunk's gradient replaces its log-softmax, while both sides of that and the log-softmax itself are alive
+    for one chunk. Under autocast one side is fp32 and is freed before the other exists.
     """
     cast_back = training.half and training.casts == "autocast" and not training.framework.casts_logits
     return (FP32_BYTES if cast_back else 2 * _softmax_kept(training)) / training.loss_chunks
 
 
 def _eager_logits(training: Training) -> dict[str, float]:
-    """The three ways of an eager loss: in the logits' format, half of it in fp32, or all of it."""
+    """The three variants of an eager loss: in the logits' format, half of it in fp32, or all of it."""
     h, code = number_bytes(training), training.framework
     autocast = training.casts == "autocast"
     ends = {"output": 2 * h, "after": h}
     if code.slices_loss and not autocast and not code.fp32_loss:
-        # the gradient of a slice takes the place of what was kept of it
+        # the gradient of a slice replaces what was kept of it
         return {"forward": 3 * h, "backward": 3 * h, **ends}
     if training.half and not autocast and not code.fp32_loss:
         return {"forward": 3 * h, "backward": 4 * h, **ends}

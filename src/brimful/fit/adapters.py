@@ -8,24 +8,24 @@ from brimful.specs.training import Training
 
 
 def adapter_bytes(model: Model, training: Training) -> int:
-    """Bytes a token in one layer."""
+    """Bytes per token in one layer."""
     if training.tuning == "full":
         return 0
     if training.tuning == "adapter":
-        # one tensor of the layer's width, as it comes, unless every linear layer is scaled
+        # one tensor of the layer's width, as is, unless every linear layer is scaled
         each = number_bytes(training)
         return _scaled_outputs(model, training) if training.targets >= 7 else each * model.width
     return _lora(model, training)
 
 
 def drops_inputs(training: Training) -> bool:
-    """Whether LoRA reads its input through a dropout: PEFT, with fp32 adapters, has none unless asked."""
+    """Whether LoRA reads its input through a dropout: PEFT with fp32 adapters has none by default."""
     asked = training.framework.lora_dropout
     return (training.adapter_dtype or training.weights_dtype) != "float32" if asked is None else asked
 
 
 def reads_as_is(training: Training) -> bool:
-    """Whether LoRA reads the very tensor that the frozen matrix reads: neither dropped nor cast for it.
+    """Whether LoRA reads the same tensor as the frozen matrix, without dropout or cast.
 
     Source: peft 0.21, tuners/lora/layer.py, Linear.forward: _cast_input_dtype, then lora_dropout.
     """
@@ -34,9 +34,9 @@ def reads_as_is(training: Training) -> bool:
 
 
 def copies_attention(model: Model, training: Training) -> bool:
-    """Whether attention's result is written anew for the output matrix.
+    """Whether attention's result is copied for the output matrix.
 
-    Flash attention's result lies as its queries do; the memory-efficient kernel's always by token.
+    Flash attention's result has the layout of its queries; the memory-efficient kernel's is always by token.
     """
     code = training.framework
     copies = code.copies_attention or model.family in code.copying_families
@@ -44,15 +44,15 @@ def copies_attention(model: Model, training: Training) -> bool:
 
 
 def adapted_matrices(model: Model, training: Training) -> int:
-    """Of one layer: four of attention, and the MLP's three, or two without a gate."""
+    """Per layer: four of attention, and the MLP's three, or two without a gate."""
     return min(training.targets, 7 if model.gated else 6)
 
 
 def _lora(model: Model, training: Training) -> int:
-    """LoRA keeps each adapted layer's input, in its own format and after a dropout of its own.
+    """LoRA keeps each adapted layer's input, in its own format and after its own dropout.
 
-    Where it reads the tensor as it is, layers that read the same share it, and what attention and a ReLU keep
-    anyway costs nothing. LoRA's own output is kept where it is copied into the places of q and v in a wider
+    If it reads the tensor as is, layers with the same input share it, and what attention and a ReLU keep
+    anyway costs nothing. LoRA's own output is kept if it is copied into the places of q and v in a wider
     buffer. Source of what is shared: traces of PEFT 0.21 and LitGPT 0.5.13 (tests/accuracy/oracle.csv).
     """
     code, matrices, as_is = training.framework, adapted_matrices(model, training), reads_as_is(training)
@@ -74,9 +74,9 @@ def _lora(model: Model, training: Training) -> int:
 
 
 def _scaled_outputs(model: Model, training: Training) -> int:
-    """A trained scale behind every linear layer needs that layer's output (Adapter v2, IA3).
+    """A trained scale after every linear layer needs that layer's output (Adapter v2, IA3).
 
-    Its norms are trained as well and keep their normalized value.
+    The norms are trained as well and keep their normalized value.
     """
     h = number_bytes(training)
     mlp = (2 if model.gated else 1) * model.mlp_width + model.width

@@ -1,4 +1,4 @@
-"""A user's own correction of our estimates: what it is, how it is applied, and where it is kept.
+"""A user's own correction of our estimates: what it is, how it is applied, and where it is stored.
 
 `brimful runs calibrate` makes it (calibrate.py) and `brimful fit` applies it.
 """
@@ -18,7 +18,7 @@ from brimful.specs.estimate import Estimate, Interval, Item, Memory, Speed
 
 SPEED = "tokens_per_s"
 SUBJECTS = ("allocated", "reserved", "device", SPEED)
-# A run further off than this was not the run its row describes: a unit, a counter or a shape is wrong.
+# A run further off than this does not match its row: a unit, a counter or a shape is wrong.
 FARTHEST = 3.0
 LEAST_GAIN = 0.005  # a correction worth less than half a point is noise
 MAX_BYTES = 1 << 20
@@ -34,7 +34,7 @@ class Factor:
     high: float
     runs: int
     error_before: float  # median absolute error as predicted
-    error_after: float  # the same, each run corrected by the others
+    error_after: float  # the same, with each run corrected by the others
 
     @property
     def helps(self) -> bool:
@@ -49,18 +49,18 @@ class Correction:
     """The factors that help, by counter; what `brimful fit` applies."""
 
     factors: Mapping[str, Factor]
-    gpus: tuple[str, ...] = ()  # on which they were measured
+    gpus: tuple[str, ...] = ()  # where they were measured
 
     @property
     def runs(self) -> int:
         return max((factor.runs for factor in self.factors.values()), default=0)
 
     def covers(self, gpu: str) -> bool:
-        """Whether it was fitted on this card. What one card taught says nothing about another."""
+        """Whether it was fitted on this card. A correction for one card says nothing about another."""
         return gpu in self.gpus
 
     def note(self, gpu: str) -> Sentence:
-        """One sentence for whoever reads the estimate of this card."""
+        """One sentence for readers of this card's estimate."""
         cards = ", ".join(self.gpus) or say("fit.no_card")
         if not self.covers(gpu):
             return say("fit.not_corrected", cards=cards, gpu=gpu)
@@ -72,7 +72,7 @@ class Correction:
 
 
 def calibrated(estimate: Estimate, correction: Correction | None) -> Estimate:
-    """The estimate as your own runs on the same card correct it. Everything else about it stays."""
+    """The estimate, corrected by your own runs on the same card. Everything else about it stays."""
     if correction is None or not correction.factors or not correction.covers(estimate.gpu):
         return estimate
     factors = {name: factor.factor for name, factor in correction.factors.items()}
@@ -84,9 +84,9 @@ def calibrated(estimate: Estimate, correction: Correction | None) -> Estimate:
 
 
 def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction) -> Memory:
-    """Each counter by its own factor; one nobody measured moves by as many bytes as the one within it.
+    """Each counter by its own factor; an unmeasured one moves by as many bytes as the counter within it.
 
-    Other programs on the card are what the user said they are, and are not corrected.
+    Memory of other programs on the card is as the user stated, and is not corrected.
     """
     other = sum(item.bytes for item in memory.items if item.code == "other_programs")
     allocated = _scaled(memory.allocated_bytes, factors.get("allocated", 1.0))
@@ -96,7 +96,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         if "reserved" in factors
         else _moved(memory.reserved_bytes, moved)
     )
-    reserved = reserved.with_each(allocated, max)  # counters nest whatever their factors say
+    reserved = reserved.with_each(allocated, max)  # counters nest, whatever their factors are
     moved = reserved.likely - memory.reserved_bytes.likely
     device, first = memory.device_bytes, memory.first_step_bytes
     if "device" in factors:
@@ -163,7 +163,7 @@ def write_correction(path: Path, correction: Correction) -> None:
 
 
 def load_correction(path: Path) -> Correction | None:
-    """What `brimful runs calibrate --write` kept, or None where nothing was."""
+    """What `brimful runs calibrate --write` stored, or None."""
     try:
         if not path.is_file():
             return None

@@ -1,8 +1,8 @@
 """Parameters and FLOPs: the one count that predictor, meter and audit share.
 
-MFU counts 6N + 12·L·d·T per token: every matrix multiply once forward and twice backward, attention in full
-(not halved for causality), nothing for recomputation. N leaves out tables that are only looked up; a tied
-output projection is a multiply and counts once. Of a mixture of experts, N has those a token is sent to.
+MFU counts 6N + 12·L·d·T per token: every matmul once forward and twice backward, attention in full (not
+halved for causality), nothing for recomputation. N leaves out tables that are only looked up; a tied output
+projection is a matmul and counts once. For a mixture of experts, N includes only those a token is sent to.
 Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B; DESIGN.md "FLOPs".
 """
 
@@ -15,7 +15,7 @@ A100_FLOPS_PER_S = 312e12  # nanoGPT divides by it for its MFU, whatever it runs
 
 
 def mlp_matmul_parameters(model: Model, width: int) -> int:
-    """Weights of an MLP, or of one expert, that is `width` inside."""
+    """Weights of an MLP, or of one expert, of inner width `width`."""
     return (3 if model.gated else 2) * model.width * width
 
 
@@ -30,7 +30,7 @@ def expert_layers(model: Model) -> int:
 
 
 def layer_matmul_parameters(model: Model) -> int:
-    """Weights that the largest kind of layer holds: queries, keys and values, output, MLP or every expert."""
+    """Weights of the largest kind of layer: queries, keys and values, output, MLP or every expert."""
     dense = _attention_parameters(model) + mlp_matmul_parameters(model, model.mlp_width)
     if not expert_layers(model):
         return dense
@@ -38,7 +38,7 @@ def layer_matmul_parameters(model: Model) -> int:
 
 
 def layers_matmul_parameters(model: Model, *, active: bool = False) -> int:
-    """Weights that all layers together hold; active: of the experts only those chosen for one token."""
+    """Weights of all layers together; active: of the experts only those chosen for one token."""
     mixed = expert_layers(model)
     dense = (model.layers - mixed) * mlp_matmul_parameters(model, model.mlp_width)
     experts = mixed * _mixture_parameters(model, active=active) if mixed else 0
@@ -77,12 +77,12 @@ def layer_matrices(model: Model) -> list[tuple[int, int, int]]:
 
 
 def output_parameters(model: Model) -> int:
-    """The projection from hidden state to vocabulary; next to nothing where a classifier stands instead."""
+    """The projection from hidden state to vocabulary; tiny if the model has a classifier instead."""
     return 0 if model.classes is not None or not model.last else model.vocab * model.width
 
 
 def table_parameters(model: Model) -> int:
-    """Tables of words that are only looked up in: not one that is the output projection too.
+    """Word tables that are only looked up: not one that is also the output projection.
 
     Value tables: Zhou et al., Value Residual Learning, arXiv:2410.17897; karpathy/nanochat, nanochat/gpt.py.
     """
@@ -91,15 +91,15 @@ def table_parameters(model: Model) -> int:
 
 
 def patch_parameters(model: Model) -> int:
-    """The matrix that makes a token of a patch: its pixels times the width."""
+    """The matrix that turns a patch into a token: its pixels times the width."""
     images = model.images
     return images.channels * images.patch**2 * model.width if images and model.first else 0
 
 
 def matmul_parameters(model: Model, *, active: bool = True) -> int:
-    """N of the 6N: what each token is multiplied by, the output projection included.
+    """N of the 6N: what each token is multiplied by, including the output projection.
 
-    Not only the active ones: every matrix that some token is multiplied by, which autocast makes copies of.
+    With `active` false: every matrix that some token is multiplied by, which autocast makes copies of.
     """
     layers = layers_matmul_parameters(model, active=active)
     return layers + output_parameters(model) + patch_parameters(model)
@@ -113,8 +113,8 @@ def active_parameters(model: Model) -> int:
 def parameters(model: Model) -> int:
     """Every number of the model, as `sum(p.numel() for p in model.parameters())` counts them.
 
-    Formula: layers · (matmuls + norms + biases) + final norm + tables, and the output projection once more
-    where it is not tied. A vision transformer has patches and a position for each token instead of words.
+    Formula: layers · (matmuls + norms + biases) + final norm + tables, plus the output projection if it is
+    not tied. A vision transformer has patches and a position for each token instead of words.
     """
     norm = _norm_parameters(model)
     biases = 0
@@ -131,15 +131,15 @@ def parameters(model: Model) -> int:
         total += norm if model.embedding_norm else 0
         total += model.value_tables * model.vocab * model.kv_width
     if model.last:
-        # an encoder normalizes its embedding, a decoder what leaves its last layer
+        # an encoder normalizes its embedding, a decoder the output of its last layer
         total += norm + _head_parameters(model)
-        # the last stage of a pipeline has a copy of its own of a tied table
+        # the last stage of a pipeline has its own copy of a tied table
         total += model.vocab * model.width if model.tied and not model.first else 0
     return total
 
 
 def _patch_parameters(model: Model) -> int:
-    """Patches become tokens; the tokens that stand before them, and the one that stands in, are learned."""
+    """Patches become tokens; the tokens before them and the mask token are learned."""
     images = model.images
     if images is None:
         return 0
@@ -155,7 +155,7 @@ def _norm_parameters(model: Model) -> int:
 
 
 def _head_parameters(model: Model) -> int:
-    """What stands behind the last layer and is not the tied table."""
+    """What follows the last layer and is not the tied table."""
     if model.images is not None:
         classes = model.classes or 0
         return (model.class_inputs * model.width + 1) * classes
@@ -181,8 +181,8 @@ def model_flops_per_token(model: Model, *, sequence_tokens: int) -> int:
 def step_flops(model: Model, training: Training) -> int:
     """FLOPs of one optimizer step over all GPUs that MFU counts.
 
-    A frozen weight needs no gradient of its own, so an adapter's run counts 4N where full training counts 6N:
-    work that nobody has to do is not useful work.
+    A frozen weight needs no gradient, so an adapter's run counts 4N where full training counts 6N: work that
+    is not needed is not useful work.
     """
     flops = model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     if training.tuning != "full":
@@ -191,9 +191,9 @@ def step_flops(model: Model, training: Training) -> int:
 
 
 def recompute_flops(model: Model, training: Training) -> int:
-    """FLOPs of one optimizer step that HFU adds: what is multiplied a second time to save memory.
+    """FLOPs of one optimizer step that HFU adds: what is recomputed to save memory.
 
-    Selective checkpointing keeps attention and every other multiply, and makes about half again.
+    Selective checkpointing keeps attention and every other matmul, and recomputes about half.
     """
     flops = 0
     if training.checkpointing != "none":

@@ -3,8 +3,8 @@
     bytes = student's training peak + teacher's weights + teacher's logits of one micro-batch
     step  = student's step + teacher's forward passes over the same tokens
 
-Leaves out: a teacher on GPUs of its own, logits written beforehand, losses on hidden states. The teacher's
-own activations, one layer at a time, are gone before the student's are there, and are smaller.
+Leaves out: a teacher on separate GPUs, precomputed logits, losses on hidden states. The teacher's own
+activations, one layer at a time, are freed before the student's exist, and are smaller.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
-PADDED = 128  # tokens: tables of one tokenizer differ by less, being rounded up
-LOGIT_BYTES = 4  # the teacher's log-probabilities, in fp32 as the loss wants them
+PADDED = 128  # tokens: tables of one tokenizer differ by less, due to rounding up
+LOGIT_BYTES = 4  # the teacher's log-probabilities, in fp32 as the loss requires
 
 
 def distill(
     teacher: Model, student: Model, training: Training, gpu: Gpu, *, correction: Correction | None
 ) -> Estimate:
-    """The student's estimate with the teacher in it; its MFU counts the student's own work.
+    """The student's estimate including the teacher; its MFU counts only the student's own work.
 
     Every GPU holds the whole teacher: a split of the student (shards, tensor, …) does not split it.
     """
@@ -43,7 +43,7 @@ def distill(
                 student_tokens=Number(student.vocab),
             )
         )
-    # A rented card drives no screen.
+    # A rented card drives no display.
     alone = estimate(student, training, gpu, 0, correction=correction)
     added = (
         Item("teacher_weights", weight_bytes(teacher, 16), say("fit.why_teacher_weights")),
@@ -76,7 +76,7 @@ def distill(
 
 
 def forward_seconds(model: Model, gpu: Gpu, *, sequences: int, sequence_tokens: int) -> float:
-    """One pass over whole sequences in 16 bits: prompts read, and every token's logits made."""
+    """One pass over whole sequences in 16 bits: prompts are read, and every token's logits are computed."""
     read = Serving(batch_size=sequences, prompt_tokens=sequence_tokens)
     flops = 2 * sequences * (sequence_tokens - 1) * output_parameters(model)
     return prefill_seconds(model, read, gpu) + flops / matmul_rate(read, gpu)

@@ -23,7 +23,7 @@ from brimful.specs.model import Model
 from brimful.specs.torch import Torch, find_torch
 from brimful.specs.training import Training
 
-# What a word that got a fallback may be worth, of memory and of time; several add up, to a limit.
+# How much one fallback for an unknown word may change memory and time; several add up, to a limit.
 _UNSURE_FRAC, _MOST_UNSURE_FRAC = 0.10, 0.40
 
 
@@ -36,13 +36,13 @@ def estimate(
     correction: Correction | None,
     unsure: int = 0,
 ) -> Estimate:
-    """The one door to an estimate: memory and speed, without advice. A search asks it thousands of times.
+    """The single entry point for an estimate: memory and speed, without advice. Searches call it in bulk.
 
     `other_bytes` is what other programs hold of the card; None: a desktop's share on a GeForce, else nothing.
     `unsure` is how many words of the input got a fallback: each widens every interval at both ends.
     `correction` comes from the user's own runs; no default: leaving it out is a visible choice.
     """
-    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:  # it would run, and only lose
+    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:  # it would run, and only be slower
         raise BadInput(say("fit.no_fp8", title=gpu.title, architecture=gpu.architecture))
     if model.tied and not training.framework.ties:
         model = replace(model, tied=False)
@@ -64,7 +64,7 @@ def estimate(
 
 
 def predictor(reading: Reading, gpu: Gpu, other_bytes: int | None, correction: Correction | None) -> Predict:
-    """`estimate` as a function of the training, for a model that a reader found; each is estimated once."""
+    """`estimate` as a function of the training, for the model of a reading; cached per training."""
 
     @cache
     def predict(training: Training) -> Estimate:
@@ -89,12 +89,12 @@ def fit(
     framework: Framework | str | None = None,
     torch: Torch | str | None = None,
 ) -> Estimate:
-    """The whole answer: memory, speed, what was taken for granted, and what to change.
+    """The whole answer: memory, speed, what was assumed, and what to change.
 
     `model` and `gpu` may be names, written as people write them; `other_bytes`, `unsure` and `correction` are
-    those of `estimate`. `assumed`, `warnings` and `dialect` come from a reader: what it took for granted, and
-    how its kind of config spells a change. `framework`, by name, says whose code trains it, and `torch`, as
-    PyTorch prints its release, on what; without them `training` has its own, plain PyTorch of today.
+    those of `estimate`. `assumed`, `warnings` and `dialect` come from a reader: what it assumed, and how its
+    kind of config spells a change. `framework`, by name, says which code trains it, and `torch`, as PyTorch
+    prints its release, which version; without them `training` has its own, current plain PyTorch.
     """
     from brimful.specs.presets import find_preset
 
@@ -119,7 +119,7 @@ def fit(
 def fit_reading(
     reading: Reading, gpu: Gpu, other_bytes: int | None = None, *, correction: Correction | None
 ) -> Estimate:
-    """`fit` for what a reader made of a config. The correction judges fixes and the largest batch too."""
+    """`fit` for a config that was read. The correction also applies to fixes and the largest batch."""
     training, dialect = reading.training, reading.dialect
     predict = predictor(reading, gpu, other_bytes, correction)
     answer = predict(training)
@@ -142,7 +142,7 @@ def fit_reading(
 
 
 def widening(unsure: int) -> float:
-    """How much wider an interval becomes for so many words that got a fallback."""
+    """How much wider an interval becomes for this many words that got a fallback."""
     return min(_MOST_UNSURE_FRAC, _UNSURE_FRAC * unsure)
 
 

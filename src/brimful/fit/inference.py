@@ -1,7 +1,7 @@
-"""Inference: weights, KV cache and activations; how fast a prompt is read and tokens are written.
+"""Inference: weights, KV cache and activations; how fast prompts are read and tokens are written.
 
-Decoding reads every weight once for each step, whatever the batch, and every sequence's cache once; reading a
-prompt multiplies. So
+Decoding reads every weight once per step, whatever the batch, and every sequence's cache once; reading a
+prompt is compute. So
 
     decode step = max(weight bytes / bandwidth, FLOPs / rate) + cache bytes / bandwidth + launches
     prefill     = max(weight bytes / bandwidth, FLOPs / rate) + launches
@@ -34,31 +34,32 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.units import HOUR_S
 
-# Of the published bandwidth, reached reading weights in so many bits; unpacking a few bits costs some of it.
+# Share of the published bandwidth reached when reading weights of this many bits; unpacking few bits costs
+# some.
 WEIGHT_FRAC = {16: 0.80, 8: 0.66, 4: 0.52}
 CACHE_FRAC = 0.80
-MATMUL_FRAC = 0.85  # of the rate a large multiply reaches
+MATMUL_FRAC = 0.85  # of the rate that a large matmul reaches
 LAYER_S = (
-    40e-6  # what a layer costs beside: norms, rotation, attention's start, sampling; CUDA graphs or compiled
+    40e-6  # other costs per layer: norms, rotation, launching attention, sampling; CUDA graphs or compiled
 )
 SCALE_BITS = {16: 0.0, 8: 0.0, 4: 0.5}  # a 16-bit scale for each 32 weights
-PREFILL_TOKENS = 8192  # of all prompts, worked on together at most; servers cut longer ones
-CACHE_SPARE_FRAC = 0.04  # of the KV cache: blocks that are not full
-# How much slower or faster than likely: 38 of the 43 published rows lie within.
+PREFILL_TOKENS = 8192  # most prompt tokens processed together; servers split longer ones
+CACHE_SPARE_FRAC = 0.04  # of the KV cache: partly filled blocks
+# How much slower or faster than likely: 38 of the 43 published rows are within this.
 FASTER, SLOWER = 0.65, 1.5
 MOST_SERVED = 256  # sequences at a time: few have more users waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How a model is served: so many sequences at a time, each a prompt and an answer."""
+    """How a model is served: how many sequences at a time, each a prompt and an answer."""
 
     batch_size: int = 1
     prompt_tokens: int = 1024
     output_tokens: int = 256
     weight_bits: int = 16
     cache_bits: int = 16
-    fp8: bool = False  # multiplies in fp8 too, not only the weights
+    fp8: bool = False  # matmuls in fp8 too, not only the weights
 
     def __post_init__(self) -> None:
         assert min(self.batch_size, self.prompt_tokens, self.output_tokens) > 0
@@ -74,9 +75,9 @@ class InferenceEstimate:
     items: tuple[Item, ...]
     prefill_s: Interval  # of all prompts of the batch
     decode_step_s: Interval  # one token for every sequence, in the middle of the answer
-    tokens_per_s: Interval  # written, of all sequences, prompts' time included
+    tokens_per_s: Interval  # written, over all sequences, including the time for prompts
     largest_batch: int | None
-    others: Others  # in the device bytes
+    others: Others  # included in the device bytes
 
     @property
     def fits(self) -> bool:
@@ -84,7 +85,7 @@ class InferenceEstimate:
 
     @property
     def short_bytes(self) -> int:
-        """What is missing; negative where there is room left."""
+        """What is missing; negative if there is room left."""
         return round(self.device_bytes.likely) - self.usable_bytes
 
     @property
@@ -103,7 +104,7 @@ class InferenceEstimate:
 def filled(
     model: Model, serving: Serving, gpu: Gpu, other_bytes: int | None = None
 ) -> tuple[Serving, InferenceEstimate]:
-    """With as many sequences at a time as the card holds; as asked for where it does not hold one."""
+    """With as many sequences at a time as the card holds; as requested if it does not hold one."""
     answer = infer(model, serving, gpu, other_bytes)
     if not answer.largest_batch:
         return serving, answer
@@ -158,7 +159,7 @@ def prefill_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     """All prompts read. Attention is causal: half of the square."""
     tokens = serving.batch_size * serving.prompt_tokens
     flops = tokens * forward_flops_per_token(model, sequence_tokens=serving.prompt_tokens // 2)
-    flops -= 2 * (tokens - serving.batch_size) * output_parameters(model)  # logits of the last token alone
+    flops -= 2 * (tokens - serving.batch_size) * output_parameters(model)  # logits only for the last token
     passes = max(1, -(-tokens // PREFILL_TOKENS))
     return (
         max(passes * _weights_s(model, serving, gpu, tokens / passes), flops / matmul_rate(serving, gpu))
@@ -167,7 +168,7 @@ def prefill_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
 
 
 def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
-    """One token for every sequence, half of the answer written."""
+    """One token for every sequence, with half of the answer written."""
     context = serving.prompt_tokens + serving.output_tokens / 2
     flops = 2 * serving.batch_size * matmul_parameters(model)
     cache = serving.batch_size * context * cache_bytes_per_token(model, serving.cache_bits)
@@ -176,9 +177,9 @@ def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
 
 
 def read_parameters(model: Model, tokens: float) -> float:
-    """Weights of the layers that so many tokens together need: all, or the experts some token is sent to.
+    """Weights of the layers that this many tokens together need: all, or the experts some token is sent to.
 
-    Formula: of e experts, k for each token at random, t tokens leave a share (1 - k/e)^t untouched.
+    Formula: of e experts, with k random ones per token, t tokens leave a share (1 - k/e)^t untouched.
     """
     whole, experts = layers_matmul_parameters(model), model.experts
     if experts is None:
@@ -225,7 +226,7 @@ def _items(model: Model, serving: Serving, gpu: Gpu, others: Others) -> list[Ite
 
 
 def _largest_batch(model: Model, serving: Serving, gpu: Gpu, others: Others) -> int | None:
-    """Bisection, as memory only grows with the batch."""
+    """Bisection, since memory only grows with the batch."""
 
     def fits(batch: int) -> bool:
         items = _items(model, replace(serving, batch_size=batch), gpu, others)

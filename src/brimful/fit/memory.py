@@ -2,9 +2,9 @@
 
 Six moments can be the peak; which one depends on vocabulary, batch and depth:
 
-    forward_end          every activation kept, and the loss being made
+    forward_end          every activation kept, and the loss being computed
     backward_start       every activation kept, and the gradient of the logits
-    output_gradient      every activation kept, and a V·d gradient in the making
+    output_gradient      every activation kept, and a V·d gradient being computed
     last_layer_backward  every activation kept, and one layer's gradients
     backward_end         all gradients, and a tied table's two halves being added
     optimizer_step       no activations, all gradients
@@ -54,9 +54,9 @@ from brimful.specs.model import Model
 from brimful.specs.parts import Moment
 from brimful.specs.training import Training
 
-# How far off the derived sizes may be, as shares of what comes and goes within a step; states are exact.
-# Frozen models are less certain: a run seldom says which layers its adapter touches. Published runs lie
-# within in 6 of 7 cases (trained in full) and 32 of 38 (frozen).
+# How far off the derived sizes may be, as shares of what is allocated and freed within a step; states are
+# exact. Frozen models are less certain: a run seldom says which layers its adapter touches. Published runs
+# are within these bounds in 6 of 7 cases (full training) and 32 of 38 (frozen).
 _TRAINED_FRAC, _FROZEN_FRAC = (0.05, 0.12), (0.20, 0.25)
 
 
@@ -68,16 +68,16 @@ class _Moment:
     gradients: int
     logits: int
     temporary: int
-    why: Sentence  # of the temporaries
+    why: Sentence  # for the temporaries
     casts: int = 0
     left: int = 0  # behind by the last micro-step
     alive: bool = True  # whether activations, casts and gathered weights are held
 
 
 def peak_memory(model: Model, training: Training, gpu: Gpu, others: Others = NO_OTHERS) -> Memory:
-    """The three counters at the larger of first and steady step, itemised where it peaks.
+    """The three counters at the larger of first and steady step, itemised at its peak.
 
-    Of a pipeline it is the stage that needs most.
+    For a pipeline, of the stage that needs most.
     """
     stages = [_stage_memory(stage, training, gpu, others) for stage in pipeline_stages(model, training)]
     return max(stages, key=lambda memory: memory.device_bytes.likely)
@@ -93,7 +93,7 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
     always, kept_bytes = (sum(item.bytes for item in items) for items in ((*fixed, scratch), kept))
 
     def moving_at(moment: _Moment) -> int:
-        """The part that comes and goes within the step."""
+        """The part that is allocated and freed within the step."""
         return (kept_bytes if moment.alive else 0) + moment.logits + moment.temporary
 
     def bytes_at(moment: _Moment) -> int:
@@ -106,7 +106,7 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
 
     moments = _moments(model, training)
     peak, first = max(moments, key=bytes_at), max(moments, key=first_bytes_at)
-    # The allocator's cache is left over from every moment of the step, not from the peak alone.
+    # The allocator's cache is left over from every moment of the step, not only from the peak.
     reserve = _reserve(model, training, max(map(moving_at, moments)), gathered.bytes)
     shares = _TRAINED_FRAC if training.tuning == "full" else _FROZEN_FRAC
     allocated = _allocated(bytes_at(peak), moving_at(peak), shares)
@@ -214,9 +214,9 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
 def _output_gradient(
     model: Model, training: Training, logits: dict[str, int], *, head: int, waiting: int
 ) -> _Moment:
-    """The output projection's weight gradient: while it is made, or while autocast casts it to fp32.
+    """The output projection's weight gradient: while it is computed, or while autocast casts it to fp32.
 
-    By then the multiply has let go of what it read: the gradient of the logits, and the weight's 16-bit copy.
+    By then the matmul has freed its inputs: the gradient of the logits, and the weight's 16-bit copy.
     """
     wide, casts = dequantized_bytes(model, training), cast_bytes(model, training, at="loss")
     why = say("fit.why_output_gradient") if head else say("fit.why_output_dequantized")
@@ -232,21 +232,21 @@ def _output_gradient(
 def _tied_bytes(model: Model, training: Training) -> int:
     """Both gradients of a tied table and their sum; autocast's first one is added into.
 
-    The output's gradient is a view of what the multiply made, which the engine does not write into
-    (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace); cast to fp32 it is a tensor of its own.
-    Where earlier micro-steps have left a gradient, it is one more. Seen in PyTorch's own memory profile.
+    The output's gradient is a view of the matmul's result, which the engine does not write into
+    (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace); cast to fp32 it is a separate tensor. If
+    earlier micro-steps have left a gradient, that is one more. Seen in PyTorch's own memory profile.
     """
     if not model.tied or training.tuning != "full" or model.classes is not None:
         return 0
     if not (model.first and model.last):
-        return 0  # the halves of the sum lie on two stages
+        return 0  # the halves of the sum are on two stages
     cast_back = training.casts == "autocast" and training.half
     copies = (3 if training.accumulation > 1 else 2) - int(cast_back)
     return copies * dtype_bytes(training.weights_dtype) * model.vocab * model.width // training.tensor
 
 
 def _step_bytes(model: Model, training: Training) -> int:
-    """foreach AdamW makes one more copy on the way; the fused kernel none, a loop next to none."""
+    """foreach AdamW makes one more copy on the way; the fused kernel none, a loop almost none."""
     copies = training.optimizer_kernel == "foreach" and training.optimizer in ("adamw", "adam")
     return gradient_bytes(model, training) if copies else 0
 
@@ -277,16 +277,17 @@ def _reserve(model: Model, training: Training, moving: int, gathered: int) -> In
     shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
     rounding = rounding_frac(training.micro_tokens * model.width * number_bytes(training))
     if training.checkpointing == "full" and not training.compiled:
-        # Made again in a different order than they were freed, activations leave more holes.
+        # Recomputed in a different order than they were freed, activations leave more holes.
         shares, rounding, moving = CHECKPOINTED_CACHE_FRAC, 0.0, moving + gathered
     return Interval(*(round((share + rounding) * moving) for share in shares))
 
 
 def _spare(training: Training, moving: int, reserve: Interval, room: int) -> Interval:
-    """Cache beyond the usual where micro-steps differ in length: at most what the card has room for.
+    """Cache beyond the usual if micro-steps differ in length: at most what the card has room for.
 
-    When the driver has nothing left, PyTorch gives free segments back, so a full card does not fail for it.
-    Trained in full, the same space serves gradients and the optimizer's copies: taken for enough, not shown.
+    When the driver has no memory left, PyTorch releases free segments, so a full card does not fail because
+    of it. In full training, gradients and the optimizer's copies use the same space: assumed to be enough,
+    not shown.
     Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks before it gives up.
     """
     varying = training.framework.varying_lengths and not training.even_lengths

@@ -1,6 +1,6 @@
-"""Useful work per second of one instance: of a training, a batch inference or a distillation.
+"""Useful work per second of one instance: for training, batch inference or distillation.
 
-What `where` and a submission ask of every card on offer. An answer is a rate, or why there is none.
+`where` and job submission ask this for every card on offer. An answer is a rate, or the reason there is none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
-_NOBODY_BYTES = 0  # of other programs: a rented card drives no screen
+_NOBODY_BYTES = 0  # of other programs: a rented card drives no display
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Rate:
     why_not: Sentence | None = None
 
 
-Rates = Callable[[Gpu, int], Rate]  # on so many of this card, in one instance
+Rates = Callable[[Gpu, int], Rate]  # on this many of this card, in one instance
 
 
 def training_rates(
     model: Model, training: Training, teacher: Model | None = None, *, correction: Correction | None
 ) -> Rates:
-    """Tokens trained on, beside a teacher where there is one. Several GPUs share one effective batch."""
+    """Tokens trained on, with a teacher if there is one. Several GPUs share one effective batch."""
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
         split = spread(training, gpus)
@@ -46,23 +46,23 @@ def training_rates(
             answer = distill(teacher, model, split, gpu, correction=correction)
         return _judged(answer, answer.speed.tokens_per_s.likely)
 
-    return _refusals(rate)
+    return _with_refusals(rate)
 
 
 def serving_rates(model: Model, serving: Serving) -> Rates:
-    """Tokens written by a batch job: as many sequences at a time as memory holds, a copy on every GPU."""
+    """Tokens written by a batch job: as many sequences at a time as memory holds, one copy per GPU."""
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
         _, answer = filled(model, serving, gpu, _NOBODY_BYTES)
         return _judged(answer, gpus * answer.tokens_per_s.likely)
 
-    return _refusals(rate)
+    return _with_refusals(rate)
 
 
 def spread(training: Training, gpus: int) -> Training | None:
-    """The same training, effective batch kept, on so many GPUs; None: it cannot be split so.
+    """The same training on this many GPUs, effective batch kept; None: it cannot be split that way.
 
-    One GPU becomes several by data parallelism. A job that names its GPUs wants just as many.
+    One GPU becomes several by data parallelism. A job that specifies its GPUs wants exactly that many.
     """
     if gpus == training.gpus:
         return training
@@ -87,11 +87,11 @@ def _judged(answer: Estimate | InferenceEstimate, tokens_per_s: float) -> Rate:
     return Rate(0.0, say("fit.short_by", size=Size(answer.short_bytes)))
 
 
-def _refusals(rate: Rates) -> Rates:
+def _with_refusals(rate: Rates) -> Rates:
     def asked(gpu: Gpu, gpus: int) -> Rate:
         try:
             return rate(gpu, gpus)
-        except BrimfulError as error:  # a number format this card does not have, for one
+        except BrimfulError as error:  # for example a number format this card does not support
             said = error.said
             return Rate(0.0, said if isinstance(said, Sentence) else verbatim(error.problem))
 

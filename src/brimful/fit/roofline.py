@@ -1,11 +1,11 @@
-"""Step time: multiplies at a rate cards reach, the rest at the speed of memory, never faster than launches.
+"""Step time: matmuls at a rate cards reach, the rest at memory speed, never faster than kernel launches.
 
 Each part of a micro-step on one GPU is timed by what limits it, and the parts add up:
 
     matmuls      FLOPs / (achievable rate · d/(d+c)): start and end of a tile loop weigh more when d is small
     attention    causal half of the counted FLOPs, backward 2.5 times forward, at a share of the rate
     the rest     bytes moved / bandwidth
-    launches     kernels · time to launch one; the GPU waits where this is larger than all of the above
+    launches     kernels · time to launch one; the GPU waits if this is larger than all of the above
     link         weights and gradients between GPUs, partly hidden behind the work
 
 A frozen weight needs no gradient, so LoRA saves a third of the matmuls. The constants are fitted to published
@@ -33,27 +33,27 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
-# Share of the dense peak a large bf16 matmul reaches where nobody measured the card itself.
-# Source: measured on other cards: A100 0.87, H100 0.80, B200 0.78 (NVIDIA, large), L20 0.92 (small chip),
-# MI300X 0.51, MI355X 0.63 (AMD).
+# Share of the dense peak that a large bf16 matmul reaches if the card itself was not measured. Source:
+# measured on other cards: A100 0.87, H100 0.80, B200 0.78 (NVIDIA, large), L20 0.92 (small chip), MI300X
+# 0.51, MI355X 0.63 (AMD).
 LARGE_FRAC, SMALL_FRAC, AMD_FRAC = 0.82, 0.90, 0.57
 SMALL_CHIP_FLOPS_PER_S = 170e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What was fitted, all at once, to published tokens per second."""
+    """The constants fitted together to published tokens per second."""
 
     matmul_frac: float = 0.999  # of the achievable rate, in a training step rather than a benchmark
     small_width: float = 66.5  # c of d/(d+c)
     attention_frac: float = 0.68  # of the achievable rate, for flash attention on long sequences
     short_tokens: float = 113.0  # c of T/(T+c) for attention
-    eager_bytes: float = 238.0  # moved beside the matmuls, for each token, layer and number of the width
+    eager_bytes: float = 238.0  # moved besides the matmuls, per token, layer and number of the width
     compiled_bytes: float = 180.0
-    python_norm_bytes: float = 592.0  # on top, for rms norms and rotary positions written in Python
-    fused_norm_frac: float = 0.742  # of these, where kernels of their own do norms and rotary positions
-    autocast_bytes: float = 67.7  # on top, for casting every input of an eager matmul
-    lora_bytes: float = 49.2  # on top, for each layer LoRA adapts
+    python_norm_bytes: float = 592.0  # in addition, for rms norms and rotary positions written in Python
+    fused_norm_frac: float = 0.742  # of these, if norms and rotary positions have their own kernels
+    autocast_bytes: float = 67.7  # in addition, for casting every input of an eager matmul
+    lora_bytes: float = 49.2  # in addition, per layer that LoRA adapts
     geforce_clock: float = 1.12  # GeForce cards run above the boost clock their peak is given for
     amd_frac: float = 0.582  # of the achievable rate, on AMD cards
     cached_bandwidth: float = (
@@ -64,7 +64,7 @@ class Rates:
     pcie_bytes_per_s: float = 5.37e9  # per GPU and direction, without peer-to-peer
     network_bytes_per_s: float = 50e9  # per GPU, between nodes
     hidden_frac: float = 0.676  # of the link time that work can hide
-    collective_s: float = 378e-6  # one blocking collective of tensor parallelism, whatever its size
+    collective_s: float = 378e-6  # one blocking collective of tensor parallelism, at any size
 
 
 RATES = Rates()
@@ -72,37 +72,37 @@ RATES = Rates()
 # FlashAttention-2 reaches 35 % of an H100 and about 60 % of an A100.
 # Source: Shah et al., FlashAttention-3, arXiv:2407.08608, abstract and figure 5.
 HOPPER_ATTENTION_FRAC = 0.6
-# What the first FlashAttention's Triton kernel reaches of the second's rate, 1.3 to 2.5 times as fast.
-# Source: Dao, FlashAttention-2, arXiv:2307.08691, section 4.1; the geometric mean of the two.
+# What the first FlashAttention's Triton kernel reaches of the second's rate, which is 1.3 to 2.5 times as
+# fast. Source: Dao, FlashAttention-2, arXiv:2307.08691, section 4.1; the geometric mean of the two.
 TRITON_ATTENTION_FRAC = 0.55
 NEWTON_SCHULZ_STEPS = 5  # Muon's default
-FP8_FRAC = 0.75  # of the fp8 rate that fp8 linear layers reach
-BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that only move numbers
-LOGIT_BYTES = {True: 12, False: 40}  # moved for each logit: the loss and its gradient
-# Moved for each number of the MLP's width: GELU and its gradient; a gated MLP compiled, and op by op.
+FP8_FRAC = 0.75  # of the fp8 rate, reached by fp8 linear layers
+BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that only move data
+LOGIT_BYTES = {True: 12, False: 40}  # moved per logit: the loss and its gradient
+# Moved per number of the MLP's width: GELU and its gradient; a gated MLP compiled, and op by op.
 GELU_BYTES, GATED_BYTES, GATED_EAGER_BYTES = 10, 16, 26
-# Moved for each score that is written: multiply, scale, mask, softmax, dropout, multiply, and back again.
-# Counted op by op, fitted to nothing: 29 bytes forward and 35 backward in 16 bits, with softmax in fp32.
+# Moved per materialised score: matmul, scale, mask, softmax, dropout, matmul, and their backward pass.
+# Counted op by op, not fitted: 29 bytes forward and 35 backward in 16 bits, with softmax in fp32.
 SCORE_BYTES = {"compiled": 30, "float16": 64, "bfloat16": 64, "float32": 82}
-# Moved for each number of a token's copy for one expert: gathered by expert, weighted, put back in order and
-# added up, forward and backward. Counted op by op in 16 bits, fitted to nothing.
+# Moved per number of a token's copy for one expert: gathered by expert, weighted, put back in order and added
+# up, forward and backward. Counted op by op in 16 bits, not fitted.
 COPY_BYTES = {True: 24, False: 60}
-# Moved for each trained parameter and step, in one pass over gradient, state and weight or in many.
+# Moved per trained parameter and step, in one pass over gradient, state and weight or in many.
 OPTIMIZER_BYTES = {"fused": 28, "foreach": 60, "loop": 90}
-MICRO_BYTES = 18  # the same for each micro-step: casts, and adding to the gradient
+MICRO_BYTES = 18  # the same per micro-step: casts, and adding to the gradient
 NODE_GPUS = 8
 HOP_S = (14e-6 + 7 * 3.4e-6) / 8  # of a ring through nodes of eight
 BUCKET_BYTES = 25 * 2**20
 # Between host and card, per direction, by PCIe generation: about 80 % of the bus.
 HOST_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
-CPU_BYTES_PER_S = 100e9  # what an update on the host moves, memory-bound
+CPU_BYTES_PER_S = 100e9  # moved by an update on the host, memory-bound
 
-# How much faster or slower than likely a step may be: nine in ten published runs on NVIDIA cards lie within.
-# Of the eight on AMD cards some lie far below what their matmuls reach, others far above the rest.
+# How much faster or slower than likely a step may be: nine in ten published runs on NVIDIA cards are within
+# this. Of the eight on AMD cards some are far below what their matmuls reach, others far above the rest.
 FASTER, SLOWER = 0.65, 1.7
 FASTER_AMD, SLOWER_AMD = 0.45, 1.9
-# No published run of a mixture went into the constants, and how uneven the experts' load is, nobody knows
-# before: the upper end is chosen, not measured.
+# No published run of a mixture went into the constants, and how uneven the experts' load is cannot be known
+# in advance: the upper end is chosen, not measured.
 SLOWER_EXPERTS = 1.8
 
 
@@ -133,18 +133,18 @@ class _Parts:
 
 
 def peak_format(training: Training, gpu: Gpu) -> str:
-    """The number format whose peak the run is measured against: its own, or fp32 where the card lacks it."""
+    """The number format whose peak the run is measured against: its own, or fp32 if the card lacks it."""
     wanted = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32" if training.tf32 else "fp32"}
     number = "fp8" if training.fp8 and "fp8" in gpu.dense_flops_per_s else wanted[training.dtype]
     return number if number in gpu.dense_flops_per_s else "fp32"
 
 
 def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
-    """The rate a large matmul reaches in this format; measured for the card where anyone did."""
+    """The rate a large matmul reaches in this format; the card's measured rate if there is one."""
     peak = gpu.dense_flops_per_s[number]
-    tensor_cores = number != "fp32"  # the others are far from the limits that a bf16 multiply meets
+    tensor_cores = number != "fp32"  # without them a multiply is far from the limits that bf16 reaches
     if tensor_cores and gpu.achievable_flops_per_s is not None:
-        # GeForce cards clock above their data sheet for a while: up to 116 % were measured
+        # GeForce cards exceed their data-sheet clock for a while: up to 116 % were measured
         return peak * min(
             1.0, gpu.achievable_flops_per_s / gpu.dense_flops_per_s["bf16" if gpu.bf16 else "fp16"]
         )
@@ -159,14 +159,14 @@ def matmul_flops_per_s(gpu: Gpu, number: str, rates: Rates = RATES) -> float:
     frac = rates.amd_frac if gpu.vendor == "AMD" else 1.0
     if gpu.geforce and (gpu.achievable_flops_per_s is None or number == "fp32"):
         frac = rates.geforce_clock
-    fp8 = FP8_FRAC if number == "fp8" else 1.0  # casting to it costs part of what it wins
+    fp8 = FP8_FRAC if number == "fp8" else 1.0  # casting to it costs part of the gain
     return achievable_flops_per_s(gpu, number) * frac * rates.matmul_frac * fp8
 
 
 def attention_flops_per_s(
     gpu: Gpu, number: str, sequence_tokens: int | None = None, rates: Rates = RATES
 ) -> float:
-    """What flash attention reaches; on sequences of any length where nobody says."""
+    """What flash attention reaches; for sequences of any length if none is given."""
     number = number if number != "fp8" else "bf16"
     rate = matmul_flops_per_s(gpu, number, rates) / rates.matmul_frac * rates.attention_frac
     if sequence_tokens is not None:
@@ -175,15 +175,15 @@ def attention_flops_per_s(
 
 
 def moved_bytes_per_s(gpu: Gpu, rates: Rates = RATES) -> float:
-    """What kernels that only move numbers reach."""
+    """What kernels that only move data reach."""
     cached = rates.cached_bandwidth if gpu.geforce and gpu.architecture in ("Ada", "Blackwell") else 1.0
     return BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
 
 
 def _has_group_multiplies(gpu: Gpu) -> bool:
-    """Hopper and data-center Blackwell reach their peak only by instructions that FlashAttention-2 lacks.
+    """Hopper and data-center Blackwell reach their peak only with instructions that FlashAttention-2 lacks.
 
-    GeForce and workstation Blackwell (sm_120) multiplies as Ada does.
+    GeForce and workstation Blackwell (sm_120) multiply like Ada.
     Source: CUTLASS, media/docs/cpp/blackwell_functionality.md: tcgen05 on sm_100, mma.sync on sm_120.
     """
     if gpu.vendor != "NVIDIA" or gpu.architecture in ("Volta", "Turing", "Ampere", "Ada"):
@@ -200,7 +200,7 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     moved = OPTIMIZER_BYTES[training.optimizer_kernel] * trained
     optimizer_s = moved / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
     if training.optimizer == "muon" and training.tuning == "full":
-        # GPUs that hold the same matrices share them out, as the reference implementation does
+        # GPUs that hold the same matrices divide the work, as in the reference implementation
         split = max(training.shards, training.data_parallel) * training.tensor * training.pipeline
         multiply = achievable_flops_per_s(gpu, "bf16" if gpu.bf16 else number) * rates.matmul_frac
         optimizer_s += newton_schulz_flops(model) / split / multiply
@@ -226,7 +226,7 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
 
 
 def newton_schulz_flops(model: Model) -> int:
-    """What Muon multiplies in a step: five iterations on each matrix of the layers, r rows of c columns.
+    """Muon's matmul FLOPs in a step: five iterations on each matrix of the layers, r rows of c columns.
 
     Formula: 5·(4·r²·c + 2·r³), r the shorter: X·Xᵀ, its square, and that times X. MFU does not count it.
     Source: torch.optim.Muon, ns_steps=5; KellerJordan/Muon, which spreads matrices over GPUs.
@@ -243,10 +243,11 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
     split = training.tensor * training.pipeline
     shape = model.width / (model.width + rates.small_width)
     layers, output = _matmul_flops(model, training)
-    # fp8 leaves out the output projection: torchtitan's and torchao's recipes filter it, logits suffer most
+    # fp8 leaves out the output projection: torchtitan's and torchao's recipes filter it, since logits suffer
+    # most
     output_rate = matmul_flops_per_s(gpu, "bf16", rates) if number == "fp8" else rate
     matmul_s = (layers / rate + output / output_rate) / split / shape
-    attention_rate = rate  # two plain multiplies where the scores are written
+    attention_rate = rate  # two plain matmuls if the scores are materialised
     if training.attention != "math":
         attention_rate = attention_flops_per_s(gpu, number, training.sequence_tokens, rates)
         attention_rate *= TRITON_ATTENTION_FRAC if training.framework.triton_attention else 1.0
@@ -263,13 +264,13 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
 
 
 def _passes(training: Training) -> float:
-    """Times a layer's multiplies run: forward, input gradient, weight gradient, and again if checkpointed."""
+    """How often a layer's matmuls run: forward, input and weight gradient, and again if checkpointed."""
     again = {"none": 0.0, "selective": 0.5, "full": 1.0}[training.checkpointing]
     return (3 if training.tuning == "full" else 2) + again
 
 
 def _matmul_flops(model: Model, training: Training) -> tuple[float, float]:
-    """Of the layers, and of the output projection."""
+    """For the layers, and for the output projection."""
     layers = layers_matmul_parameters(model, active=True) * _passes(training)
     again = 1 if training.loss_chunks > 1 or training.fused_loss else 0
     output = output_parameters(model) * ((3 if training.tuning == "full" else 2) + again)
@@ -277,7 +278,7 @@ def _matmul_flops(model: Model, training: Training) -> tuple[float, float]:
 
 
 def _idle_experts_s(model: Model, training: Training, rate: float, bandwidth: float) -> float:
-    """What reading every expert's weights takes beyond multiplying by those chosen."""
+    """The time to read every expert's weights, beyond multiplying by those chosen."""
     mixed = expert_layers(model)
     if not mixed or model.experts is None:
         return 0.0
@@ -290,7 +291,7 @@ def _idle_experts_s(model: Model, training: Training, rate: float, bandwidth: fl
 
 
 def _attention_flops(model: Model, training: Training) -> float:
-    """Flash attention skips the masked half and makes the scores again going back: 1 pass, then 2.5."""
+    """Flash attention skips the masked half and recomputes the scores going backward: 1 pass, then 2.5."""
     written = training.attention == "math"
     passes = 1 + (2 if written else 2.5) + (1 if training.checkpointing == "full" else 0)
     causal = 1.0 if written or not model.causal else 0.5
@@ -323,7 +324,7 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
     if training.casts == "autocast" and training.half:
         moved += MICRO_BYTES * parameters(model)
     if training.fp32_gradients:
-        # a 16-bit gradient read, and added to the fp32 one; of what this stage holds, as the rest is
+        # a 16-bit gradient read, and added to the fp32 one; for this stage, like the rest
         moved += 10 * trained_parameters(model, training)
     if training.frozen_bits:
         # every pass reads the quantized weights, writes them in 16 bits, and reads those
@@ -336,8 +337,9 @@ def _launch_seconds(model: Model, training: Training, rates: Rates) -> float:
     """A stage's kernels, and the collectives between tensor-parallel GPUs, which wait for each other.
 
     A layer gathers twice and scatters twice, each way (Korthikanti et al., arXiv:2205.05198, section 4.2.2).
-    However little is sent, each takes the host and the slowest GPU a while: micro-steps of one sequence took
-    4.4 ms a layer with models of 1 to 8 billion parameters and 2 to 8 GPUs alike (nanotron's benchmarks).
+    However little is sent, each takes the host and the slowest GPU some time: micro-steps of one sequence
+    took 4.4 ms per layer, for models of 1 to 8 billion parameters and 2 to 8 GPUs alike (nanotron's
+    benchmarks).
     """
     again = 1 if training.checkpointing == "full" else 0
     waits = 4 * (2 + again) * model.layers * rates.collective_s if training.tensor > 1 else 0.0
@@ -353,11 +355,11 @@ def _kernels(model: Model, training: Training) -> float:
         else 20.0 + python * ((20.0 if model.norm == "rms" else 0) + (10.0 if model.rotary else 0))
     )
     if training.casts == "autocast" and training.half and not training.compiled:
-        # a matmul's input, weight and bias are each cast by a kernel of their own
+        # a matmul's input, weight and bias are each cast by a separate kernel
         matmuls = 4 + (3 if model.gated else 2)
         forward += matmuls * (3 if model.bias else 2)
     if training.attention == "math" and not training.compiled:
-        forward += 5.0  # two multiplies, scale, mask and softmax in place of one kernel, and a copy
+        forward += 5.0  # two matmuls, scale, mask and softmax instead of one kernel, and a copy
     if training.tuning == "lora":
         forward += 12.0 * training.targets
     if training.frozen_bits:
@@ -366,9 +368,9 @@ def _kernels(model: Model, training: Training) -> float:
 
 
 def _offload_seconds(model: Model, training: Training, gpu: Gpu) -> float:
-    """States that rest in host memory: gradients down and weights up, and the update on the CPU, every step.
+    """States kept in host memory: gradients down and weights up, and the update on the CPU, every step.
 
-    With sharded weights those come up twice in every micro-step as well. Nothing is taken to be hidden.
+    Sharded weights also come up twice in every micro-step. Nothing is assumed to be hidden.
     """
     if not training.offload_states:
         return 0.0
@@ -383,7 +385,7 @@ def _offload_seconds(model: Model, training: Training, gpu: Gpu) -> float:
 
 
 def _weight_bytes(model: Model, training: Training) -> float:
-    """All weights as they travel, on one tensor and pipeline rank."""
+    """All weights as transferred, on one tensor and pipeline rank."""
     count, layers = parameters(model), layers_matmul_parameters(model)
     each: float = dtype_bytes(training.dtype)
     frozen = training.frozen_bits / 8 if training.frozen_bits else each
@@ -393,7 +395,7 @@ def _weight_bytes(model: Model, training: Training) -> float:
 def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> float:
     """What each GPU sends and receives in a micro-step, each kind over the slowest link on its way.
 
-    GPUs that share a layer sit next to each other: tensor parallelism innermost, then context, then data, and
+    GPUs that share a layer are close together: tensor parallelism innermost, then context, then data, and
     pipeline stages furthest apart.
     """
     if training.gpus == 1:
@@ -418,13 +420,13 @@ def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> f
 
 
 def _ring_seconds(model: Model, training: Training) -> float:
-    """What gathers and scatters of shards over many nodes wait for at every hop of the ring, per micro-step.
+    """Latency of gathers and scatters of shards over many nodes, at every hop of the ring, per micro-step.
 
-    Formula: buckets · 2 · (shards - 1) · a hop, once a step. Within a node it is next to nothing.
+    Formula: buckets · 2 · (shards - 1) · a hop, once a step. Within a node it is negligible.
     Source: NCCL 2.2x, src/graph/tuning.cc: latencies of the Simple protocol, 14 us between nodes, 3.4 us by
     NVLink; DistributedDataParallel, bucket_cap_mb=25.
     Leaves out: FSDP (zero2 and zero3), which fetches a layer while the one before is computed, and
-    all-reduces of plain data parallelism, which take trees.
+    all-reduces of plain data parallelism, which use trees.
     """
     if training.sharding != "zero1" or training.gpus <= NODE_GPUS:
         return 0.0
@@ -439,7 +441,7 @@ def _data_bytes(model: Model, training: Training) -> float:
     trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
     gradients = trained * (4 if training.fp32_gradients else dtype_bytes(training.dtype))
     if training.sharding == "zero3" and training.pipeline > 1:
-        return (whole + gradients) / training.accumulation  # stay together for all micro-batches
+        return (whole + gradients) / training.accumulation  # they stay gathered for all micro-batches
     if training.sharding == "zero3":
         return 2 * whole + gradients  # gathered forward and backward, gradients scattered
     if training.sharding == "zero2":
@@ -462,7 +464,7 @@ def _tensor_bytes(model: Model, training: Training) -> float:
 
 
 def _context_bytes(model: Model, training: Training) -> float:
-    """Keys and values of the other ranks, forward and again backward, and their gradients on the way home.
+    """Keys and values of the other ranks, forward and again backward, and their gradients on the way back.
 
     Source: Liu et al., Ring Attention, arXiv:2310.01889, section 3.
     """
@@ -481,7 +483,7 @@ def _expert_bytes(model: Model, training: Training) -> float:
 
 
 def _pipeline_bytes(model: Model, training: Training) -> float:
-    """Hidden states to the next stage and gradients to the one before, of every piece a GPU has."""
+    """Hidden states to the next stage and gradients to the one before, for every piece a GPU has."""
     if training.pipeline == 1:
         return 0.0
     hidden = training.micro_tokens * model.width * dtype_bytes(training.dtype) / training.tensor

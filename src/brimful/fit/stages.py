@@ -19,11 +19,11 @@ from brimful.specs.training import Training
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One GPU's part of the model; the whole of it without a pipeline."""
+    """One GPU's part of the model; all of it without a pipeline."""
 
     model: Model
-    in_flight: float  # micro-batches whose activations it holds, a fraction where it has several pieces
-    number: int = 0  # from 1 on; 0: there is no pipeline
+    in_flight: float  # micro-batches whose activations it holds, a fraction if it has several pieces
+    number: int = 0  # from 1; 0: there is no pipeline
 
 
 def pipeline_stages(model: Model, training: Training) -> list[Stage]:
@@ -48,7 +48,7 @@ def _stage(model: Model, training: Training, rank: int) -> Stage:
 
 
 def in_flight(training: Training, rank: int) -> float:
-    """Micro-batches whose activations this rank holds at most."""
+    """The most micro-batches whose activations this rank holds."""
     many, pieces, batches = training.pipeline, training.virtual_stages, training.accumulation
     if pieces == 1:
         return float(min(many - rank, batches))

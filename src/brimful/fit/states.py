@@ -29,11 +29,11 @@ from brimful.specs.training import OPTIMIZERS, Dtype, Training
 
 _DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-# Bytes of a frozen weight in blocks of 64 with one fp32 scale each; int8 with a scale for every row.
+# Bytes of a frozen weight in blocks of 64 with one fp32 scale each; int8 with a scale per row.
 _FROZEN_BYTES = {4: 0.5 + 4 / 64, 8: 1.0}
 # The scales in 8 bits, in blocks of 256 with one fp32 scale each. Source: QLoRA, arXiv:2305.14314, section 3.
 _DOUBLE_QUANTIZED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-# Two bytes of state, and an fp32 scale for every block of 256, of each 8-bit Adam number.
+# Two bytes of state, plus an fp32 scale per block of 256 of each 8-bit Adam number.
 _ADAM8BIT_BYTES = 2 * (1 + 4 / 256)
 
 
@@ -46,13 +46,13 @@ def trained_parameters(model: Model, training: Training) -> int:
     if training.tuning == "full":
         return parameters(model)
     d, q, k, m = model.width, model.query_width, model.kv_width, model.mlp_width
-    # queries, values, keys, output, then the MLP's: the order in which people add them
+    # queries, values, keys, output, then the MLP's: the usual order of adding them
     attention = [d + q, d + k, d + k, q + d]
     matrices = min(max(0, training.targets - len(attention)), 3 if model.gated else 2)
     mixed = expert_layers(model)
     mlp = (model.layers - mixed) * (d + m)
     if model.experts is not None:
-        # every expert has an adapter of its own, as each is a matrix of its own
+        # every expert is a separate matrix and has its own adapter
         mlp += mixed * (model.experts.count * (d + model.experts.width))
         mlp += mixed * (d + model.experts.shared_width if model.experts.shared_width else 0)
     head = d + model.vocab if training.targets > 7 else 0
@@ -60,9 +60,9 @@ def trained_parameters(model: Model, training: Training) -> int:
 
 
 def _split(training: Training, *, from_stage: int) -> int:
-    """Over how many GPUs something is spread by its ZeRO stage, and by tensor parallelism.
+    """The number of GPUs that split something, by its ZeRO stage and by tensor parallelism.
 
-    A pipeline needs no word here: `model` is the part of it that one stage holds.
+    A pipeline does not matter here: `model` is the part of it that one stage holds.
     """
     stage = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[training.sharding]
     spread = training.shards if stage >= from_stage else 1
@@ -72,8 +72,8 @@ def _split(training: Training, *, from_stage: int) -> int:
 def _held(model: Model, training: Training, count: int, *, from_stage: int) -> float:
     """Of `count` numbers, one for each parameter, those that one GPU holds.
 
-    Experts are spread by expert parallelism as well, over the same GPUs that share states: by the larger of
-    the two. Source: Singh et al., DeepSpeed-TED, arXiv:2303.06318, section 3.
+    Experts are also spread by expert parallelism, over the same GPUs that share states: by the larger of the
+    two. Source: Singh et al., DeepSpeed-TED, arXiv:2303.06318, section 3.
     """
     split = _split(training, from_stage=from_stage)
     routed = expert_layers(model) * expert_parameters(model) if training.expert > 1 else 0
@@ -82,7 +82,7 @@ def _held(model: Model, training: Training, count: int, *, from_stage: int) -> f
 
 
 def _narrower(model: Model, training: Training, each: int) -> int:
-    """What tables in a narrower format save, where every other number has `each` bytes."""
+    """What tables in a narrower format save, if every other number has `each` bytes."""
     if training.tables_dtype == training.weights_dtype:
         return 0
     return (each - dtype_bytes(training.tables_dtype)) * table_parameters(model)
@@ -119,7 +119,7 @@ def adapter_bytes(model: Model, training: Training) -> int:
 
 
 def gradient_bytes(model: Model, training: Training) -> int:
-    """All gradients at rest, each in its weight's format, or in fp32 where they are added up in it."""
+    """All gradients at rest, each in its weight's format, or in fp32 if they are accumulated in it."""
     dtype = training.weights_dtype if training.tuning == "full" else training.adapter_dtype
     each = 4 if training.fp32_gradients else dtype_bytes(dtype or training.weights_dtype)
     if training.in_backward or (training.offload_states and training.sharding == "zero3"):
@@ -133,7 +133,7 @@ def gradient_bytes(model: Model, training: Training) -> int:
 
 
 def optimizer_bytes(model: Model, training: Training) -> int:
-    """AdamW's two numbers a trained parameter, or what this optimizer keeps instead."""
+    """AdamW's two numbers per trained parameter, or what this optimizer keeps instead."""
     count = trained_parameters(model, training)
     dtype = training.state_dtype or (training.adapter_dtype if training.tuning != "full" else None)
     each = dtype_bytes(dtype or training.weights_dtype)
@@ -143,7 +143,7 @@ def optimizer_bytes(model: Model, training: Training) -> int:
     if training.optimizer == "adam8bit":
         per_number = _ADAM8BIT_BYTES
     if training.optimizer == "adafactor":
-        per_number *= dtype_bytes("float32") / each  # whatever the weights are in
+        per_number *= dtype_bytes("float32") / each  # whatever the weights' format
     if training.master_weights:
         per_number += 4
     if training.tuning == "full":
@@ -158,11 +158,11 @@ def state_numbers(model: Model, training: Training) -> float:
     """Numbers an optimizer keeps for everything that is trained.
 
     Adam and AdamW two for each; Lion, and SGD with momentum, one. Muon one for each number of the layers'
-    matrices, and AdamW's two for tables, output, norms and biases, which are left to it. Adafactor, without a
-    first moment, keeps a row and a column for each matrix, and one for each number of a vector.
-    Source: Chen et al., Lion, arXiv:2302.06675, program 1; Jordan et al., Muon (kellerjordan.github.io/posts/
-    muon) and torch.optim.Muon, which takes matrices alone; Shazeer and Stern, Adafactor, arXiv:1804.04235,
-    section 3.
+    matrices, and AdamW's two for tables, output, norms and biases, which it leaves to AdamW. Adafactor,
+    without a first moment, keeps a row and a column for each matrix, and one for each number of a vector.
+    Source: Chen et al., Lion, arXiv:2302.06675, program 1; Jordan et al., Muon
+    (kellerjordan.github.io/posts/muon) and torch.optim.Muon, which takes only matrices; Shazeer and Stern,
+    Adafactor, arXiv:1804.04235, section 3.
     """
     count = trained_parameters(model, training)
     if training.tuning == "full" and training.optimizer == "muon":
@@ -176,7 +176,7 @@ def state_numbers(model: Model, training: Training) -> float:
 
 
 def _table_matrices(model: Model) -> list[tuple[int, int, int]]:
-    """Tables of words and positions, and an output of its own."""
+    """Tables of words and positions, and an untied output."""
     tables = (int(model.first) + int(model.last and not (model.tied and model.first))) if model.vocab else 0
     if model.classes is not None:
         tables = int(model.first) if model.vocab else 0
@@ -187,9 +187,9 @@ def _table_matrices(model: Model) -> list[tuple[int, int, int]]:
 def cast_bytes(model: Model, training: Training, *, at: Literal["forward", "loss", "layers"]) -> int:
     """Autocast's 16-bit copies of every matmul weight, alive from forward until their backward pass.
 
-    Checkpointed layers give theirs up, but not before the forward pass ends: autocast's cache holds each copy
-    of a trained weight until its context is left. While the loss runs backward the output's is left; then
-    the layer that is made again has its own.
+    Checkpointed layers free theirs, but not before the forward pass ends: autocast's cache holds each copy of
+    a trained weight until its context exits. While the loss runs backward only the output's is left; then the
+    recomputed layer has its own.
     Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast (only what needs a gradient), clear_cache.
     """
     if not training.half or training.casts != "autocast" or training.frozen_bits:
@@ -202,9 +202,9 @@ def cast_bytes(model: Model, training: Training, *, at: Literal["forward", "loss
 
 
 def gathered_bytes(model: Model, training: Training) -> int:
-    """Weights put together from their shards: the layer in use, the next one, and both vocabulary tables.
+    """Weights gathered from their shards: the layer in use, the next one, and both vocabulary tables.
 
-    In a pipeline all of the stage's stay together, as every micro-batch would have to gather them again.
+    In a pipeline all of the stage's stay gathered, since every micro-batch would have to gather them again.
     Source: torchtitan, apply_fsdp: reshard_after_forward is not pp_enabled.
     """
     if training.sharding != "zero3" or training.shards == 1:
@@ -219,20 +219,20 @@ def gathered_bytes(model: Model, training: Training) -> int:
 
 
 def _whole_stage(model: Model, training: Training) -> float:
-    """Parameters of a pipeline's stage on one GPU, not sharded: of the experts those that live there."""
+    """Parameters of a pipeline stage on one GPU, unsharded: of the experts only those on it."""
     routed = expert_layers(model) * expert_parameters(model)
     return (parameters(model) - routed + routed / training.expert) / training.tensor
 
 
 def reduce_bytes(model: Model, training: Training) -> int:
-    """Gradients on their way between GPUs under ZeRO: two layers' at a time."""
+    """Gradients in transit between GPUs under ZeRO: two layers' at a time."""
     if training.tuning == "full" and training.sharding in ("zero2", "zero3"):
         return round(2 * _gathered_layer(model, training) * dtype_bytes(training.dtype) / training.tensor)
     return 0
 
 
 def _gathered_layer(model: Model, training: Training) -> float:
-    """Weights of one layer on a GPU when whole: of the experts those that live there."""
+    """Weights of one gathered layer on a GPU: of the experts only those on it."""
     routed = expert_parameters(model) if expert_layers(model) else 0
     return layer_matmul_parameters(model) - routed + routed / training.expert
 
@@ -240,8 +240,8 @@ def _gathered_layer(model: Model, training: Training) -> float:
 def waiting_bytes(model: Model, training: Training) -> int:
     """Gradients of earlier micro-steps, waiting to be added to; none without accumulation.
 
-    Sharded, they wait in shards, unless the framework leaves out the reduction until the last micro-step
-    (FSDP's `no_sync`). Then each GPU holds them whole, and for a flat parameter's frozen parts too, as the
+    Sharded, they wait in shards, unless the framework postpones the reduction until the last micro-step
+    (FSDP's `no_sync`). Then each GPU holds them whole, including a flat parameter's frozen parts, since the
     gradient of a view covers all of what it is a view of. So do a pipeline's stages, in the format they are
     reduced in (torch/distributed/pipelining/stage.py: set_requires_gradient_sync(False);
     fsdp/_fully_shard/_fsdp_param.py: to_accumulated_grad_if_needed).
@@ -260,7 +260,7 @@ def waiting_bytes(model: Model, training: Training) -> int:
 
 
 def dequantized_bytes(model: Model, training: Training) -> int:
-    """16-bit copies of the output projection while its 4-bit form is multiplied by."""
+    """16-bit copies of the output projection while its 4-bit form is used in a matmul."""
     if not training.frozen_bits or not training.framework.quantizes_output:
         return 0
     return training.framework.dequantized_copies * 2 * output_parameters(model)
@@ -269,7 +269,7 @@ def dequantized_bytes(model: Model, training: Training) -> int:
 def fixed_items(model: Model, training: Training) -> list[Item]:
     """What is the same at every moment of the step: weights, adapter, optimizer state, DDP's buckets."""
     state = say("fit.why_optimizer_state", name=training.optimizer)
-    # a copy of every gradient, made when the model is wrapped and kept
+    # a copy of every gradient, made when the model is wrapped, and kept
     buckets = gradient_bytes(model, training) if training.sharding == "ddp" else 0
     return [
         Item("weights", weights_bytes(model, training), _weights_why(model, training)),

@@ -10,7 +10,7 @@ from brimful.fleet.event import Event
 
 
 class Rehearsed(NamedTuple):
-    """What a policy would have made of a past. -1: there was nothing to measure."""
+    """What a policy would have made of a past. -1: nothing to measure."""
 
     policy: str
     costs_s: tuple[int, ...]  # job-seconds, by stretch of the past
@@ -23,15 +23,15 @@ class Rehearsed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRehearsed(Event):
-    """What each policy would have made of the time from `since_s` on until `until_s`, from the same start."""
+    """What each policy would have made of the time from `since_s` to `until_s`, from the same start."""
 
     at_s: int
     since_s: int
     until_s: int
-    jobs: int  # submitted in it
-    deadlines: int  # of these jobs and of those that were there before
+    jobs: int  # submitted in that time
+    deadlines: int  # of these jobs and of earlier ones still there
     results: tuple[Rehearsed, ...]
-    cpu_ms: int = 0  # that finding out took
+    cpu_ms: int = 0  # spent on the rehearsal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

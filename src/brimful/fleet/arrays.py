@@ -19,20 +19,20 @@ AFTER = re.compile(r"([A-Za-z0-9][\w.-]{0,99})(?::(ok|any))?", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class Tasks:
     indices: tuple[int, ...]
-    at_most: int | None = None  # that may ask for GPUs or hold them at once
+    at_most: int | None = None  # tasks that may ask for or hold GPUs at once
 
     def env(self) -> dict[str, str]:
-        """What every task is told of its array, in Slurm's words."""
+        """What every task is told about its array, under Slurm's names."""
         first, last = self.indices[0], self.indices[-1]
         facts = {"COUNT": len(self.indices), "MIN": first, "MAX": last}
         return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in facts.items()}
 
 
 def task_env(job: Job) -> dict[str, str]:
-    """What a task is told of its index and an elastic gang of its size; nothing where it is neither."""
+    """What a task is told about its index, and an elastic gang about its size; empty if it is neither."""
     ours: dict[str, str] = {}
     if job.max_gpus:
-        # With so many steps of gradient accumulation its effective batch is that of its largest size.
+        # With this many gradient accumulation steps its effective batch is that of its largest size.
         ours = {"BRIMFUL_GANG_GPUS": str(job.gpus), "BRIMFUL_ACCUMULATE": str(job.max_gpus // job.gpus)}
     if not job.array:
         return ours
@@ -42,7 +42,7 @@ def task_env(job: Job) -> dict[str, str]:
 
 
 def tasks_from(text: str) -> Tasks:
-    """Slurm's way: indices and ranges with a step, and after a % how many at once."""
+    """Slurm's syntax: indices and ranges with a step, then % and how many at once."""
     ranges, percent, most = text.replace(" ", "").partition("%")
     found: set[int] = set()
     for part in ranges.split(","):
@@ -52,7 +52,7 @@ def tasks_from(text: str) -> Tasks:
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step < 1 or last > MAX_INDEX:
             raise BadInput(say("fleet.bad_array_range", given=Quoted(part), most=Number(MAX_INDEX)))
-        if (last - first) // step >= MAX_TASKS:  # before they are all in memory
+        if (last - first) // step >= MAX_TASKS:  # checked before building the list
             raise _too_many((last - first) // step + 1)
         found.update(range(first, last + 1, step))
     if len(found) > MAX_TASKS:
@@ -67,7 +67,7 @@ def _too_many(tasks: int) -> BadInput:
 
 
 def after_from(text: str) -> tuple[str, str]:
-    """(job or array, "ok" | "any"); "ok" where nothing is said."""
+    """(job or array, "ok" | "any"); "ok" by default."""
     match = AFTER.fullmatch(text)
     if match is None:
         raise BadInput(say("fleet.bad_after", given=Quoted(text[:60])))

@@ -22,17 +22,17 @@ class Slot:
     index: int  # the order in which nodes joined; breaks ties
     node: Node
     pool: Pool
-    free: list[int]  # whole GPUs that nobody holds, lowest first
-    offered: int  # good GPUs that others have left to us
+    free: list[int]  # whole GPUs that are free, lowest first
+    offered: int  # good GPUs not held by others
     shared: dict[int, int] = field(default_factory=dict)  # GPU -> thousandths left of it
     cpu_milli: int | None = None
     memory_mib: int | None = None
-    is_counted: bool = False  # whether either of these is counted here
-    owed: int = 0  # GPUs that others hold besides those that our leases do: who leaves gives to them first
+    is_counted: bool = False  # whether CPU or memory is counted here
+    owed: int = 0  # GPUs held by others on top of our leases': GPUs that a lease frees go to them first
 
 
 class Kind(NamedTuple):
-    """What an empty node has: nodes that are alike in this can hold the same gangs."""
+    """What an empty node has: nodes of one kind can hold the same gangs."""
 
     gpus: int
     domain: int
@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     memory_mib: int | None
 
     def holds(self, job: Job) -> int:
-        """How many of the gang's workers, by GPUs, CPU and host memory; of a job without GPUs, itself."""
+        """How many of the gang's workers fit, by GPUs, CPU and host memory; 1 for a job without GPUs."""
         found = 1 if not job.gpus else self.domain if job.within == "nvlink" else self.gpus
         for has, wants in ((self.cpu_milli, job.cpu_milli), (self.memory_mib, job.memory_mib)):
             if has is not None and wants:
@@ -57,10 +57,10 @@ class PoolIndex:
     free: int = 0
     largest: int = 0  # GPUs of the largest node
     buckets: list[list[int]] = field(default_factory=list)  # free count -> node indices, ascending
-    kinds: dict[Kind, int] = field(default_factory=dict)  # how many nodes, by what they could hold
+    kinds: dict[Kind, int] = field(default_factory=dict)  # number of nodes, by what they could hold
 
     def count(self, node: Node, sign: int) -> None:
-        """One node more (1) or less (-1)."""
+        """One node more (1) or fewer (-1)."""
         kind = _kind(node)
         self.gpus += sign * node.good_gpus
         self.kinds[kind] = self.kinds.get(kind, 0) + sign
@@ -83,7 +83,7 @@ class PoolIndex:
 
 
 class Capacity:
-    """Every node's free GPUs. Written by Fleet.apply alone; deciding works on a Draft of it."""
+    """Every node's free GPUs. Only Fleet.apply writes it; decisions work on a Draft of it."""
 
     def __init__(self) -> None:
         self.slots: dict[int, Slot] = {}
@@ -91,9 +91,9 @@ class Capacity:
         self.pools: dict[Pool, PoolIndex] = {}
         self.racks: dict[tuple[Pool, str], list[int]] = {}
         self.is_mixed = False  # whether there are GPUs of several types
-        # Shape -> the pools that can run it and its rate there; worked out anew when a node comes or goes.
+        # Shape -> the pools that can run it and its rate there; recomputed when a node joins or leaves.
         self.able: dict[int, dict[Pool, float]] = {}
-        self._indices: dict[str, int] = {}  # a node that comes back gets its old place
+        self._indices: dict[str, int] = {}  # a node that comes back gets its old index
 
     @property
     def gpus(self) -> int:
@@ -144,7 +144,7 @@ class Capacity:
         self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
 
     def most_of(self, job: Job, pool: Pool) -> int:
-        """Workers of the gang that the pool, were it empty, could hold as close together as they must be."""
+        """Workers of the gang that the empty pool could hold as close together as they must be."""
         kinds = self.pools[pool].kinds
         if job.within in ("nvlink", "node") or not job.gpus:
             return max(kind.holds(job) for kind in kinds)
@@ -157,11 +157,11 @@ class Capacity:
         )
 
     def could_hold(self, job: Job, pool: Pool) -> bool:
-        """Whether the gang fits there once everybody else has left: whoever does not need not wait."""
+        """Whether the gang fits there once all other jobs have left; if not, waiting does not help."""
         return self.most_of(job, pool) >= max(1, job.gpus)
 
     def check(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
-        """Assert that these GPUs are there to be taken."""
+        """Assert that these GPUs are free to take."""
         slot = self.by_name[name]
         if job.gpu_milli == WHOLE_GPU:
             free = slot.free
@@ -173,7 +173,7 @@ class Capacity:
             assert left >= job.gpu_milli, f"GPU {gpu} of {name} already has a tenant"
 
     def take(self, name: str, gpus: tuple[int, ...], job: Job, *, beside: bool = False) -> None:
-        """`beside` another job, that holds the GPU already."""
+        """`beside` another job that already holds the GPU."""
         slot, whole = self.by_name[name], () if beside else gpus
         if job.gpu_milli < WHOLE_GPU:
             left = slot.shared.get(gpus[0])
@@ -189,13 +189,13 @@ class Capacity:
             self._spend(slot, job, len(gpus), sign=-1)
 
     def give(self, name: str, gpus: tuple[int, ...], job: Job, *, beside: bool = False) -> None:
-        """`beside` another job, that goes on holding the GPU."""
+        """`beside` another job that keeps the GPU."""
         slot, whole = self.by_name.get(name), () if beside else gpus
         if slot is None:
             return
         if job.gpu_milli < WHOLE_GPU:
             left = slot.shared.pop(gpus[0], None)
-            if left is None:  # the node came back anew since
+            if left is None:  # the node left and came back meanwhile
                 whole = ()
             elif left + job.gpu_milli < WHOLE_GPU:
                 slot.shared[gpus[0]], whole = left + job.gpu_milli, ()
@@ -203,7 +203,7 @@ class Capacity:
             pool = self.pools[slot.pool]
             pool.drop(slot)
             for gpu in whole:
-                # The node may have been declared smaller since, its GPU found bad, or taken by others.
+                # Meanwhile the node may have shrunk, or its GPU may be bad or taken by others.
                 if slot.owed:
                     slot.owed -= 1
                 elif slot.node.offers(gpu):

@@ -1,7 +1,8 @@
-"""What providers sell, and the nodes they made for us: who they are for, and what they cost.
+"""What providers sell, and the nodes they made for us: for which jobs, and at what cost.
 
-A node is billed from ready to gone, at the price of its offer, which may move meanwhile: at least `least_s`,
-and in whole quanta. Money is counted exactly, in micro-dollars per hour x seconds, and rounded up once.
+A node is billed from ready to gone, at the price of its offer, which may change meanwhile: at least
+`least_s`, and in whole quanta. Money is counted exactly, in micro-dollars per hour x seconds, and rounded up
+once.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from brimful.fleet.events import (
 from brimful.fleet.node import Pool
 from brimful.units import HOUR_S
 
-CLOUD = frozenset({OfferSeen, NodeOrdered, NodeReady, NodeReturned, NodeGone})  # what is folded here
-REFUSED_S = 300  # who has just refused is not asked again so soon, twice as long each time
+CLOUD = frozenset({OfferSeen, NodeOrdered, NodeReady, NodeReturned, NodeGone})  # the events folded here
+REFUSED_S = 300  # pause after a refusal, doubled each time
 REFUSED_DOUBLINGS = 4
-NOT_USABLE = "scheduler.node_not_usable"  # why a node is given back that never joined
-GONE_KEPT = 1000  # nodes that are gone and still shown
+NOT_USABLE = "scheduler.node_not_usable"  # why a node that never joined is returned
+GONE_KEPT = 1000  # how many removed nodes are still shown
 
 
 def trouble_with(provider: str) -> str:
-    """Its name among problems: a site may be called as its provider is, and be well."""
+    """Its name among problems: a site may share its provider's name and be healthy."""
     return f"provider {provider}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """A node that a provider makes, has made or had made."""
+    """A node that a provider is making, has made or had made."""
 
     order: NodeOrdered
     offer: OfferSeen  # as it was ordered
-    prices: list[tuple[int, int]]  # from when on, and how much the whole node costs per hour
-    job: str  # whom it is kept for; empty: anybody
+    prices: list[tuple[int, int]]  # (from when, price of the whole node per hour)
+    job: str  # the job it is kept for; empty: any
     ready_s: int | None = None
-    away_s: int | None = None  # since when it is ready and its engine has no such node
-    joined: bool = False  # whether its engine ever had it
+    away_s: int | None = None  # since when it is ready but unknown to its engine
+    joined: bool = False  # whether its engine ever saw it
     used_s: int | None = None  # when a lease there last began or ended
     returned_s: int | None = None
     returned: Said | None = None
@@ -64,27 +65,27 @@ class Machine:
 
     @property
     def was_useless(self) -> bool:
-        """Whether it is as good as refused, or it would be bought again at once: it was taken back or given
-        up before its engine ever had it. One whose job no longer wanted it says nothing of the offer."""
+        """Whether it counts as a refusal, since otherwise it would be bought again at once: it was taken back
+        or given up before its engine ever saw it. One that its job no longer wanted does not count."""
         given_up = self.returned is not None and self.returned.as_dict().get("code") == NOT_USABLE
         return self.ready_s is not None and not self.joined and (self.cause == "evicted" or given_up)
 
     @property
     def microusd_per_hour(self) -> int:
-        """Of the whole node, now or at last."""
+        """Of the whole node, now or most recently."""
         return self.prices[-1][1]
 
     def billed_until_s(self, now_s: int) -> int:
-        """Up to when the provider charges for it, were it gone now."""
+        """Until when the provider would bill it if it were gone now."""
         assert self.ready_s is not None
         quantum_s = max(1, self.offer.quantum_s)
         ran_s = max(0, (now_s if self.gone_s is None else self.gone_s) - self.ready_s)
-        if self.cause == "evicted":  # what a provider takes back is billed as long as it was there
+        if self.cause == "evicted":  # an evicted node is billed only while it was there
             return self.ready_s + ran_s
         return self.ready_s + max(self.offer.least_s, -(-ran_s // quantum_s) * quantum_s)
 
     def owed(self, now_s: int, *, since_s: int = 0, until_s: int | None = None) -> int:
-        """Micro-dollars per hour x seconds, were it gone now; of a stretch of time alone."""
+        """Micro-dollars per hour x seconds, if it were gone now; optionally for one stretch of time."""
         if self.ready_s is None:
             return 0
         end_s = self.billed_until_s(now_s)
@@ -106,10 +107,10 @@ class Cloud:
 
     offers: dict[Pool, dict[int, OfferSeen]] = field(default_factory=dict)  # by the GPUs of a node
     machines: dict[str, Machine] = field(default_factory=dict)  # ordered and not gone
-    gone: dict[str, Machine] = field(default_factory=dict)  # the last of those that are
-    ordered: int = 0  # ever: the next one's number
+    gone: dict[str, Machine] = field(default_factory=dict)  # the most recent ones that are gone
+    ordered: int = 0  # ever: the number of the next order
     refused: dict[tuple[Pool, int], tuple[int, int]] = field(default_factory=dict)  # how often, until when
-    spent: dict[tuple[int, int], int] = field(default_factory=dict)  # (year, month) -> owed by what is gone
+    spent: dict[tuple[int, int], int] = field(default_factory=dict)  # (year, month) -> owed by removed nodes
     reserved: dict[str, list[str]] = field(default_factory=dict)  # job -> machines kept for it
 
     @property
@@ -118,24 +119,24 @@ class Cloud:
         return any(each.ready_s is None or each.returned_s is not None for each in self.machines.values())
 
     def spot_of(self, pool: Pool) -> tuple[bool, int]:
-        """Whether any size can be had, and the least price per GPU-hour."""
+        """Whether any size is available, and the lowest price per GPU-hour."""
         sizes = self.offers[pool].values()
         there = [offer for offer in sizes if offer.is_there]
         return bool(there), min(offer.microusd_per_gpu_hour for offer in there or sizes)
 
     def for_sale(self, *, now_s: int) -> Iterator[OfferSeen]:
-        """What could be had now, as far as anybody knows."""
+        """What is available now, as far as is known."""
         for pool, sizes in self.offers.items():
             for gpus, offer in sizes.items():
                 if offer.is_there and self.refused.get((pool, gpus), (0, now_s))[1] <= now_s:
                     yield offer
 
     def hourly_microusd(self) -> int:
-        """What everything ordered and not gone costs an hour, at the prices of now."""
+        """What everything ordered and not gone costs per hour, at current prices."""
         return sum(each.microusd_per_hour for each in self.machines.values())
 
     def owed_in_month(self, now_s: int) -> int:
-        """Micro-dollars per hour x seconds of this month so far, were all of it gone now."""
+        """Micro-dollars per hour x seconds of this month so far, if everything were gone now."""
         since_s = month_start_s(now_s)
         going = sum(each.owed(now_s, since_s=since_s) for each in self.machines.values())
         return self.spent.get(month_of(now_s), 0) + going
@@ -203,7 +204,7 @@ class Cloud:
         machine.gone_s, machine.cause, machine.reason = event.at_s, event.cause, event.reason
         key = (machine.pool, machine.order.gpus)
         if event.cause == "returned" and machine.joined:
-            self.refused.pop(key, None)  # there is one of them for sale again
+            self.refused.pop(key, None)  # one of them is for sale again
         elif event.cause == "refused" or machine.was_useless:
             times = self.refused.get(key, (0, 0))[0] + 1
             self.refused[key] = (times, event.at_s + REFUSED_S * 2 ** min(times - 1, REFUSED_DOUBLINGS))
@@ -230,7 +231,7 @@ def next_month_s(at_s: int) -> int:
 
 
 def _by_month(machine: Machine) -> Iterator[tuple[tuple[int, int], int]]:
-    """What a machine that is gone owes, in each month that it was there."""
+    """What a removed machine owes, for each month that it was there."""
     if machine.ready_s is None:
         return
     at_s, end_s = machine.ready_s, machine.billed_until_s(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-KINDS: dict[str, type[Event]] = {}  # by name, as records have it
+KINDS: dict[str, type[Event]] = {}  # by the name used in records
 
 
 class Event:

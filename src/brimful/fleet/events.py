@@ -1,9 +1,10 @@
-"""What has happened. The log of these is the truth; every table and number is a fold of it.
+"""What has happened. The log of these events is the truth; every table and number is a fold of it.
 
-An event says what became so, at which UTC second, in the fewest words that rebuild the state. It is never
-changed once written: a new meaning is a new version, and the reader keeps understanding the old ones.
+An event says what changed, at which UTC second, in the fewest fields that rebuild the state. It is never
+modified once written: a new meaning is a new version, and the reader keeps understanding the old ones.
 
-The two that every lease makes and that have many fields are not frozen: a rehearsal would take 5 % longer.
+The two events that every lease makes and that have many fields are not frozen: a rehearsal would take 5 %
+longer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Parts = tuple[tuple[str, tuple[int, ...]], ...]
 
 Period = Literal["fixed", "monthly", "quarterly"]
 Cause = Literal["finished", "failed", "preempted_by_engine", "node_lost", "stopped_by_us"]
-NOT_ITS_FAULT = frozenset({"preempted_by_engine", "node_lost"})  # ends that cost a job none of its tries
+NOT_ITS_FAULT = frozenset({"preempted_by_engine", "node_lost"})  # ends that do not use up a try
 
 
 KINDS = base.KINDS
@@ -57,7 +58,8 @@ class NodeLeft(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDrained(Event):
-    """Nothing more starts there and what runs goes on, until NodeResumed; it may leave and join meanwhile."""
+    """Nothing more starts there and running jobs go on, until NodeResumed, even if the node leaves and
+    rejoins."""
 
     version: ClassVar[int] = 2
     at_s: int
@@ -83,16 +85,16 @@ class JobSubmitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySubmitted(Event):
-    """The same job many times over: a task for each index."""
+    """The same job many times: one task per index."""
 
     version: ClassVar[int] = 4
     at_s: int
     job: Job  # `job.job` is the array's name
     indices: tuple[int, ...]
-    at_most: int | None = None  # tasks that may ask for GPUs or hold them at once; None: all of them
+    at_most: int | None = None  # tasks that may ask for or hold GPUs at once; None: all of them
 
     def tasks(self) -> list[Job]:
-        """The key is the first one's: it names the submission."""
+        """Only the first task carries the key, which names the submission."""
         return [
             replace(self.job, job=f"{self.job.job}_{i}", array=self.job.job, array_index=i, key=key)
             for key, i in zip((self.job.key, *[""] * len(self.indices)), self.indices, strict=False)
@@ -101,7 +103,7 @@ class ArraySubmitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSkipped(Event):
-    """It can never start: what it comes after did not end as it needs."""
+    """It can never start: a job it depends on did not end as required."""
 
     at_s: int
     job: str
@@ -110,18 +112,19 @@ class JobSkipped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineAnswered(Event):
-    """What was said of a job's deadline at submit: a promise, and in which pool it is kept at the latest."""
+    """The answer given about a job's deadline at submit: a promise, and the pool of its slot."""
 
     version: ClassVar[int] = 2
     at_s: int
     job: str
     is_promised: bool = False
-    done_by_s: int | None = None  # by when it is promised; if not, the earliest that could be; None: never
+    done_by_s: int | None = None  # the promised time; if not promised, the earliest possible; None: never
     site: str = ""
     gpu: str = ""
     tier: Tier = "owned"
-    # Where nobody bounds its run: the work its slot has room for, and the chance that the promise is kept (or
-    # one from then on would be), by the lengths of jobs like it alone and by what came of earlier promises.
+    # For a job without a bound on its run time: the work its slot has room for, and the chance that the
+    # promise is kept (or that a promise for that time would be), by the lengths of similar jobs alone and
+    # corrected by earlier promises.
     work_s: float | None = None
     by_lengths: float = 1.0
     chance: float = 1.0
@@ -135,7 +138,7 @@ class CancelRequested(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHeld(Event):
-    """It does not start until it is released. What stops a running one is a LeaseEnding beside this."""
+    """It does not start until it is released. A running job is stopped by a LeaseEnding logged with this."""
 
     version: ClassVar[int] = 2
     at_s: int
@@ -151,7 +154,7 @@ class JobReleased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRequested(Event):
-    """From its next lease on it runs at these sites only; none: anywhere. A LeaseEnding may stand beside."""
+    """From its next lease on it runs only at these sites; empty: anywhere. A LeaseEnding may follow."""
 
     at_s: int
     job: str
@@ -162,8 +165,9 @@ class MoveRequested(Event):
 class LeaseGranted(Event):
     """The intent to start: from here on these GPUs are taken, whether or not the process is up yet.
 
-    `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`. Together
-    they are the size of an elastic gang."""
+    `node` and `gpus` are the first node's; a gang that spans nodes lists the others in `rest`. Together they
+    give the size of an elastic gang.
+    """
 
     version: ClassVar[int] = 6
     at_s: int
@@ -173,9 +177,9 @@ class LeaseGranted(Event):
     gpus: tuple[int, ...]
     microusd_per_gpu_hour: int
     rest: Parts = ()
-    in_turn: bool = False  # it goes before its class, because it has waited so long
+    in_turn: bool = False  # it goes before its class because it has waited so long
     microusd_per_gib: int = 0  # for each GiB of checkpoints that it moves
-    reservation: str = ""  # of its tenant, that has paid for these GPUs already
+    reservation: str = ""  # the tenant's reservation that has already paid for these GPUs
     gpu_milli: int = 0  # of a GPU that it may share with another job; 0: what its job asked for
 
 
@@ -186,8 +190,8 @@ class LeaseStarted(Event):
     version: ClassVar[int] = 2
     at_s: int
     lease: str
-    runs_on: Parts = ()  # the real nodes and GPUs, where the engine chose; empty: as granted
-    resumes_s: int | None = None  # when its checkpoint was sealed; 0: it has none; None: nobody can tell
+    runs_on: Parts = ()  # the real nodes and GPUs, if the engine chose; empty: as granted
+    resumes_s: int | None = None  # when its checkpoint was sealed; 0: it has none; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,22 +209,22 @@ class LeaseEnding(Event):
 class LeaseEnded(Event):
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
-    version: ClassVar[int] = 6  # from 6 on `finished` counts also where a stop was on its way
+    version: ClassVar[int] = 6  # since 6, `finished` also counts if a stop was under way
     at_s: int
     lease: str
-    exit_code: int | None  # None: nobody knows
+    exit_code: int | None  # None: unknown
     reason: Said | None = None
-    # Useful work of this lease that a later one need not do again. None: the engine cannot tell.
+    # Useful work of this lease that a later one can skip. None: the engine cannot tell.
     kept_work_s: float | None = None
-    requeue: bool = False  # True: it failed, and its job has tries left, or it was not its fault
-    cause: Cause | None = None  # None: the exit code tells finished from failed
-    exit_codes: tuple[int | None, ...] = ()  # by rank, where there are several
-    moved_bytes: int = 0  # of checkpoints, to and from a store: on the bill
+    requeue: bool = False  # True: it failed with tries left, or the failure was not its fault
+    cause: Cause | None = None  # None: the exit code separates finished from failed
+    exit_codes: tuple[int | None, ...] = ()  # by rank, if there are several
+    moved_bytes: int = 0  # checkpoint bytes to and from a store: billed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseIdle(Event):
-    """It holds its GPUs and has done no useful work since `since_s`."""
+    """It holds its GPUs but has done no useful work since `since_s`."""
 
     at_s: int
     lease: str
@@ -229,7 +233,7 @@ class LeaseIdle(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseBusy(Event):
-    """It does useful work: the first sign of it, or again after it was idle."""
+    """It does useful work: for the first time, or again after being idle."""
 
     at_s: int
     lease: str
@@ -237,7 +241,7 @@ class LeaseBusy(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLost(Event):
-    """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
+    """The site does not answer: what runs there is unknown. Jobs are not ended or started elsewhere."""
 
     version: ClassVar[int] = 2
     at_s: int
@@ -255,7 +259,7 @@ class SiteFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPriced(OfPool, Event):
-    """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
+    """From here on an hour in this market pool is billed at this price, the same for all holders."""
 
     version: ClassVar[int] = 2
     at_s: int
@@ -263,7 +267,7 @@ class PoolPriced(OfPool, Event):
     gpu: str
     tier: Tier
     microusd_per_gpu_hour: int
-    cleared_microusd_per_gpu_hour: int  # before it was smoothed
+    cleared_microusd_per_gpu_hour: int  # before smoothing
     held: int
     wanted: int
     gpus: int
@@ -272,7 +276,7 @@ class PoolPriced(OfPool, Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSeen(OfPool, Event):
-    """So many GPUs of a pool were held and waited for at this moment; once an hour."""
+    """How many GPUs of a pool were held and waited for at this moment; once an hour."""
 
     at_s: int
     site: str
@@ -291,12 +295,12 @@ class TariffSet(OfPool, Event):
     site: str
     gpu: str
     tier: Tier
-    permille: tuple[int, ...]  # the first is of the hour of `at_s`
+    permille: tuple[int, ...]  # the first is for the hour of `at_s`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeGiven(Event):
-    """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
+    """The lease will be told to end at `until_s`, unless the notice is withdrawn first."""
 
     version: ClassVar[int] = 2
     at_s: int
@@ -313,7 +317,7 @@ class NoticeWithdrawn(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BidChanged(Event):
-    """Another limit for the same job; None: what its class stands for."""
+    """A new limit for the same job; None: the default of its class."""
 
     at_s: int
     job: str
@@ -322,7 +326,7 @@ class BidChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermsChanged(Event):
-    """Another class and deadline for the same job, which keeps its age; None: no deadline."""
+    """A new class and deadline for the same job, which keeps its age; None: no deadline."""
 
     at_s: int
     job: str
@@ -341,17 +345,17 @@ class GangBlocked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSet(Event):
-    """So much may be spent: from here on if `fixed`, else in each period; None: without limit.
+    """The amount that may be spent: from here on if `fixed`, else in each period; None: no limit.
 
-    Who set it has worked out when the period began and when it ends, so that no later change of a time zone
-    can change what a log says.
+    The writer computes when the period began and ends, so that no later change of a time zone can change what
+    a log says.
     """
 
     version: ClassVar[int] = 2
     at_s: int
-    tenant: str  # whose it is: a tenant, `TENANT/PROJECT`, or any other name for what others are within
+    tenant: str  # the owner: a tenant, `TENANT/PROJECT`, or any other name for a parent budget
     microusd: int | None
-    within: str = ""  # the budget that it is part of
+    within: str = ""  # the parent budget
     period: Period = "fixed"
     zone: str = "UTC"
     hard: bool = True  # False: it only warns
@@ -370,7 +374,7 @@ class BudgetsRenewed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetWarned(Event):
-    """So much of a budget is used; once in a period."""
+    """This percentage of a budget is used; once per period."""
 
     at_s: int
     budget: str
@@ -381,7 +385,7 @@ class BudgetWarned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditGranted(Event):
-    """The operator gives a tenant something to spend."""
+    """The operator gives a tenant credit to spend."""
 
     at_s: int
     tenant: str
@@ -391,7 +395,7 @@ class CreditGranted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuesSet(Event):
-    """From here on these are the queues with quotas and limits, all of them."""
+    """From here on these are all the queues with quotas and limits."""
 
     at_s: int
     queues: tuple[Quota, ...]
@@ -400,7 +404,7 @@ class QueuesSet(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferSeen(OfPool, Event):
-    """A provider sells nodes of `gpus` GPUs of this pool from here on like this; `is_there`: could be had."""
+    """A provider's terms for nodes of `gpus` GPUs of this pool from here on; `is_there`: available."""
 
     at_s: int
     site: str
@@ -413,13 +417,13 @@ class OfferSeen(OfPool, Event):
     region: str = ""
     instance: str = ""
     lead_s: int = 0
-    least_s: int = 0  # billed at least so long
-    quantum_s: int = 1  # and in whole ones of these
+    least_s: int = 0  # minimum billed time
+    quantum_s: int = 1  # billed in multiples of this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrdered(OfPool, Event):
-    """The intent to have a provider make this node, for this job."""
+    """The intent to have a provider make this node for this job."""
 
     at_s: int
     node: str
@@ -434,7 +438,7 @@ class NodeOrdered(OfPool, Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReady(Event):
-    """The provider has made it. The provider's bill begins here."""
+    """The provider has made it. The provider's billing begins here."""
 
     at_s: int
     node: str
@@ -442,7 +446,7 @@ class NodeReady(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReturned(Event):
-    """The intent to give it back."""
+    """The intent to return it."""
 
     at_s: int
     node: str
@@ -454,7 +458,7 @@ NodeEnd = Literal["returned", "refused", "evicted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGone(Event):
-    """The provider has no such node any more, or never made it (refused). Its bill ends here."""
+    """The provider no longer has this node, or never made it (refused). Its billing ends here."""
 
     at_s: int
     node: str
@@ -473,7 +477,8 @@ PolicyAdopted = adoption.PolicyAdopted
 PolicyRehearsed = adoption.PolicyRehearsed
 Rehearsed = adoption.Rehearsed
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}
-# What reading or folding a record may end in where anybody may have written it: a file, a backup, a database.
+# The errors that reading or folding a record may raise if anyone could have written it: a file, a backup, a
+# database.
 MALFORMED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, StopIteration, TypeError, ValueError),
@@ -491,28 +496,28 @@ def to_record(event: Event) -> tuple[str, int, dict[str, Any]]:
 
 
 def _plain(noun: Any) -> dict[str, Any]:  # noqa: ANN401 - an event or its job
-    """What `asdict` gives, without its copies: those took two thirds of the time of an append."""
+    """Like `asdict`, without its copies: those took two thirds of the time of an append."""
     values = {name: getattr(noun, name) for name in _NAMES[type(noun)]}
     return {name: _plain(value) if isinstance(value, Job) else value for name, value in values.items()}
 
 
 def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
-    """The event a record holds, or a clear refusal: guessing would corrupt every number after it."""
+    """The event in a record, or a clear refusal: guessing would corrupt every number after it."""
     if kind not in KINDS or version > KINDS[kind].version:
         raise WorldFailed(
             say("fleet.newer_event", kind=kind, version=Plain(version)),
             code="log_too_new",
         )
-    filled = _frozen(body)  # what an older version did not write has its default
+    filled = _frozen(body)  # fields that an older version did not write get their default
     if kind == "LeaseEnded" and version < 6 and filled.get("cause") == "finished":
-        filled["cause"] = None  # what followed in that log took an ordered stop for one
+        filled["cause"] = None  # the rest of that log treated it as an ordered stop
     if kind in {"JobSubmitted", "ArraySubmitted"}:
         filled["job"] = job_from_record(body["job"])
     elif kind == "PolicyRehearsed":
         filled["results"] = tuple(Rehearsed(*_tuples(row)) for row in body["results"])
     elif kind == "QueuesSet":
         filled["queues"] = tuple(Quota(**_frozen(quota)) for quota in body["queues"])
-    elif "reason" in body and kind != "CreditGranted":  # there it is the operator's own words
+    elif "reason" in body and kind != "CreditGranted":  # there it is the operator's own text
         filled["reason"] = said_in(body["reason"])
     return KINDS[kind](**filled)
 
@@ -522,7 +527,7 @@ def job_from_record(body: dict[str, Any]) -> Job:
 
 
 def _frozen(body: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows only lists; nouns are hashable and so hold tuples."""
+    """JSON has only lists; our dataclasses are hashable and hold tuples."""
     return {name: _tuples(value) for name, value in body.items()}
 
 

@@ -1,7 +1,7 @@
 """Jobs that may not ask for GPUs yet: others must end first, or their array is at its limit.
 
-Such a job is `pending`. It is no demand: no order, no quota, no price and no report counts it before its gate
-opens, and its wait is counted from then on.
+Such a job is `pending`. It is not demand: no order, quota, price or report counts it before its gate opens,
+and its wait is counted from then on.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class Array:
 
     job: Job  # as it was submitted
     indices: tuple[int, ...]
-    at_most: int | None  # tasks that may ask for GPUs or hold them at once
-    unfinished: dict[str, JobState] = field(default_factory=dict)  # those that are not over
-    queued: dict[str, None] = field(default_factory=dict)  # those of them beyond `at_most`, the first first
+    at_most: int | None  # tasks that may ask for or hold GPUs at once
+    unfinished: dict[str, JobState] = field(default_factory=dict)  # tasks that are not over
+    queued: dict[str, None] = field(default_factory=dict)  # those of them beyond `at_most`, in order
     ended: dict[str, int] = field(default_factory=dict)  # phase -> tasks that are over
-    gone: int = 0  # those that have left memory
-    ended_run_s: int = 0  # of those that are over
+    gone: int = 0  # tasks that have left memory
+    ended_run_s: int = 0  # of tasks that are over
     ended_microusd: int = 0
 
     def run_s(self, now_s: int) -> int:
-        """Seconds on the bills of all its tasks."""
+        """Seconds billed for all its tasks."""
         return self.ended_run_s + round(sum(each.attained_s(now_s) for each in self.unfinished.values()))
 
     def cost_microusd(self, now_s: int) -> int:
-        """What all its tasks come to so far."""
+        """The cost of all its tasks so far."""
         return self.ended_microusd + sum(each.billed_microusd(now_s) for each in self.unfinished.values())
 
     def phases(self) -> dict[str, int]:
@@ -49,9 +49,9 @@ class Array:
 class Gates:
     arrays: dict[str, Array] = field(default_factory=dict)
     pending: dict[str, JobState] = field(default_factory=dict)
-    # Pending jobs that can never start, and the job or array that did not end as they needed.
+    # Pending jobs that can never start, and the job or array that did not end as they required.
     doomed: dict[str, str] = field(default_factory=dict)
-    _followers: dict[str, dict[str, str]] = field(default_factory=dict)  # job or array -> who waits -> rule
+    _followers: dict[str, dict[str, str]] = field(default_factory=dict)  # job or array -> waiting job -> rule
     _unmet: dict[str, set[str]] = field(default_factory=dict)  # pending job -> what must end first
 
     def array(self, event: ArraySubmitted) -> None:
@@ -81,7 +81,7 @@ class Gates:
         return False
 
     def over(self, state: JobState) -> Iterator[JobState]:
-        """Jobs whose gate opens now that this one is over; whoever needed another end is `doomed`."""
+        """Jobs whose gate opens now that this one is over; those that required another end are `doomed`."""
         job = state.job
         self._forget(job)
         array = self.arrays.get(job.array)
@@ -104,7 +104,7 @@ class Gates:
                 yield self.pending.pop(name)
 
     def left(self, job: Job) -> None:
-        """It leaves memory, and the last task takes its array along."""
+        """The job leaves memory; the last task takes its array with it."""
         if job.array:
             array = self.arrays[job.array]
             array.gone += 1
@@ -112,7 +112,7 @@ class Gates:
                 del self.arrays[job.array]
 
     def all_doomed(self) -> dict[str, str]:
-        """Whoever can never start, and because of which job or array; those who wait for these come after."""
+        """Jobs that can never start, with the job or array that is the cause; their dependents come last."""
         found = dict(self.doomed)
         todo = list(found)
         for name in todo:
@@ -138,7 +138,7 @@ class Gates:
         return not queued and job.job not in self._unmet and job.job not in self.doomed
 
     def _phases(self, name: str, jobs: Mapping[str, JobState]) -> set[str]:
-        """Of a job or of an array's tasks; none of what has left memory, for that was met at submit."""
+        """The phases of a job or of an array's tasks; empty if it has left memory: submit checked it then."""
         if name in self.arrays:
             return set(self.arrays[name].phases())
         return {jobs[name].phase} if name in jobs else set()

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-# A class is a preset bid: who is willing to wait pays less. Lower rank goes first.
+# A class is a preset bid: a job willing to wait pays less. Lower rank goes first.
 PRIORITIES: dict[str, int] = {"urgent": 0, "normal": 1, "background": 2}
 
-# How close together a gang's GPUs must be, closest first. A wider word allows everything a closer one does.
+# How close together a gang's GPUs must be, closest first. A wider value allows everything a closer one does.
 WITHIN = ("nvlink", "node", "rack", "site", "any")
 
 WHOLE_GPU = 1000  # gpu_milli of a GPU that is not shared
 
-# How a gang speeds up where nobody measured or predicted it: Amdahl's law with this share of a step that more
-# GPUs do not shorten. 16 GPUs are then 9.1 times as fast as one.
+# How a gang speeds up if this was neither measured nor predicted: Amdahl's law with this share of a step that
+# more GPUs do not shorten. 16 GPUs are then 9.1 times as fast as one.
 SERIAL_SHARE = 0.05
 
-# A GPU type ("" for any) and how much faster than its least size a gang is there: (GPUs, factor), in order.
+# A GPU type ("" for any) and how much faster than at its minimum size a gang is there: (GPUs, factor), in
+# order.
 Curve = tuple[str, tuple[tuple[int, float], ...]]
 
-# A GPU type, and by the name of another job what share of its own speed a job keeps beside that one there.
+# A GPU type, and by the name of another job the share of its own speed that a job keeps beside it there.
 Pairs = tuple[str, tuple[tuple[str, float], ...]]
 
 
@@ -29,34 +30,34 @@ class Job:
     """A gang of `gpus` workers and the command they run, as it was submitted.
 
     Work is counted in seconds of the whole gang at rate 1.0, so that a job of 100 s of work runs 100 s on its
-    reference GPUs and 50 s where its rate is 2.0. Times `gpus` this is work in reference-GPU-seconds.
-    How much work there is, only the world knows; `predicted_work_s` is what the scheduler may believe.
+    reference GPUs and 50 s where its rate is 2.0. Times `gpus` this is work in reference-GPU-seconds. The
+    true amount of work is unknown; `predicted_work_s` is what the scheduler may believe.
 
-    An elastic gang has `min_gpus` to `max_gpus`: `gpus` is what it holds, its least while it waits. Its work
-    is counted at its least size, and a larger one has a higher rate (`curves`).
+    An elastic gang has `min_gpus` to `max_gpus`: `gpus` is what it holds, its minimum while it waits. Its
+    work is counted at its minimum size, and a larger size has a higher rate (`curves`).
     """
 
     job: str
     gpus: int
     name: str = ""
     tenant: str = "default"
-    project: str = ""  # of the tenant: its budget, if it has one, pays
+    project: str = ""  # of the tenant; its budget, if it has one, pays
     queue: str = ""  # empty: the tenant's own
     priority: str = "normal"
     gpu_types: tuple[str, ...] = ()  # empty: any
     sites: tuple[str, ...] = ()  # empty: any
     tiers: tuple[str, ...] = ()  # owned, reserved, on_demand, spot; empty: any
-    budget_microusd: int | None = None  # None: no limit was set
+    budget_microusd: int | None = None  # None: no limit
     command: tuple[str, ...] = ()
     folder: str = ""  # where the command runs; with `code`, where it was submitted from
-    code: str = ""  # SHA-256 of the packed folder that it runs in; empty: in `folder` itself
+    code: str = ""  # SHA-256 of the packed folder it runs in; empty: in `folder` itself
     env: tuple[tuple[str, str], ...] = ()
     # What the gang takes besides GPUs, evenly spread over them.
     cpu_milli: int = 0
     memory_mib: int = 0
     gpu_milli: int = WHOLE_GPU  # a share of one GPU: only with gpus=1
     within: str = "node"
-    # (GPU type, useful work per second) pairs. Empty: 1.0 everywhere; a type that is left out cannot run it.
+    # (GPU type, useful work per second) pairs. Empty: 1.0 everywhere; a type not listed cannot run it.
     rates: tuple[tuple[str, float], ...] = ()
     spread_rate: float = 1.0  # speed over several nodes, relative to one node
     predicted_work_s: float | None = None
@@ -65,33 +66,33 @@ class Job:
     deferrable: bool = False
     # None: never saves, so a stop loses everything. 0: saves when told to stop, so a stop loses nothing.
     checkpoint_interval_s: int | None = None
-    checkpoint_cost_s: int = 0  # time a gang holds its GPUs before it works again after a stop
-    checkpoint_bytes: int = 0  # of its newest one, as far as anybody said: what moving it costs
+    checkpoint_cost_s: int = 0  # time a gang holds its GPUs after a stop before it works again
+    checkpoint_bytes: int = 0  # of its newest checkpoint, if known: determines the cost of moving it
     min_run_s: int = 0  # left alone this long after each start
     max_run_s: int | None = None  # stopped after this much running time, all leases together
     retries: int = 0
-    submitter: str = ""  # the token that handed it in; empty: from before anybody asked
-    user: str = ""  # whose token that is
-    key: str = ""  # the submitter's own name for this submission: a second one under it is the first
-    # What was predicted at submit, by GPU type: the likely peak on one card, and the time of a step.
+    submitter: str = ""  # the token that submitted it; empty: from before tokens were recorded
+    user: str = ""  # the owner of that token
+    key: str = ""  # the submitter's idempotency key: a second submission under it is the first
+    # Predicted at submit, by GPU type: the likely peak on one card, and the step time.
     peak_bytes: tuple[tuple[str, int], ...] = ()
     step_s: tuple[tuple[str, float], ...] = ()
     # (job or array, "ok" | "any"): it asks for GPUs once these are over; with "ok" only if they finished.
     after: tuple[tuple[str, str], ...] = ()
-    array: str = ""  # the array that it is a task of
+    array: str = ""  # the array it is a task of
     array_index: int = 0
-    min_gpus: int = 0  # 0, as `max_gpus`: one size for life
+    min_gpus: int = 0  # 0, like `max_gpus`: fixed size
     max_gpus: int = 0
-    curves: tuple[Curve, ...] = ()  # of an elastic gang; a type without one scales as `SERIAL_SHARE` says
-    pairs: tuple[Pairs, ...] = ()  # measured: with whom it can share a GPU (sharing.py)
-    compute_milli: int = WHOLE_GPU  # of a GPU's compute, what it keeps busy when it has the GPU to itself
-    gpu_memory_bytes: int = 0  # the most it uses of a card, as its user said; `peak_bytes` knows better
+    curves: tuple[Curve, ...] = ()  # of an elastic gang; a type without one scales by `SERIAL_SHARE`
+    pairs: tuple[Pairs, ...] = ()  # measured: the jobs it can share a GPU with (sharing.py)
+    compute_milli: int = WHOLE_GPU  # the share of a GPU's compute it keeps busy when alone
+    gpu_memory_bytes: int = 0  # the most it uses of a card, as stated by its user; `peak_bytes` is better
 
     def may_be_in(self, *, site: str, tier: str) -> bool:
         return (not self.sites or site in self.sites) and (not self.tiers or tier in self.tiers)
 
     def rate(self, gpu: str) -> float:
-        """Useful work per second on this GPU type; 0.0 where it may not run."""
+        """Useful work per second on this GPU type; 0.0 if it may not run there."""
         if self.gpu_types and gpu not in self.gpu_types:
             return 0.0
         more = speedup(self, gpu) if self.max_gpus else 1.0
@@ -104,7 +105,7 @@ class Job:
 
 
 def sizes_of(job: Job) -> list[int]:
-    """How many GPUs the gang may have: the divisors of its most, so that whole steps of gradient accumulation
+    """The sizes the gang may have: the divisors of its maximum, so that whole gradient accumulation steps
     keep its effective batch at every size."""
     if not job.max_gpus:
         return [job.gpus]
@@ -116,9 +117,9 @@ def at_size(job: Job, gpus: int) -> Job:
 
 
 def speedup(job: Job, gpu: str) -> float:
-    """How much faster than its least size an elastic gang of `job.gpus` is on this type.
+    """How much faster than at its minimum size an elastic gang of `job.gpus` is on this type.
 
-    Between two points of its curve in proportion; beyond the last no faster.
+    Linear between two points of its curve; constant beyond the last.
     """
     curves = dict(job.curves)
     points = curves.get(gpu) or curves.get("")

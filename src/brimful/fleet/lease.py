@@ -1,4 +1,4 @@
-"""A gang's hold on GPUs, and a job with how far it has come. Both are written by Fleet.apply alone."""
+"""A gang's hold on GPUs, and a job's progress. Only Fleet.apply writes either."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Lease(Charge):
     gpus: tuple[int, ...]
     phase: LeasePhase
     rest: Parts = ()
-    speed: float = 1.0  # useful work per second, placement counted; once it is over, on the average
-    before: Paces = ()  # its speeds before, where it came to share its GPU or no longer did
+    speed: float = 1.0  # useful work per second, placement included; once it is over, the average
+    before: Paces = ()  # its earlier speeds, from before it started or stopped sharing its GPU
     may_share: bool = False  # whether its GPU may have a second tenant
-    setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
-    turn_until_s: float = 0.0  # it began because it was its job's turn, which lasts until then
+    setup_s: int = 0  # seconds from start until useful work: the restart cost of a job that was stopped
+    turn_until_s: float = 0.0  # it began in its job's turn, which lasts until then
     exit_code: int | None = None
     reason: Said | None = None
     requeue: bool = False
-    runs_on: Parts = ()  # the nodes and GPUs that its engine named; empty: as granted
-    exit_codes: tuple[int | None, ...] = ()  # by rank, where there are several
+    runs_on: Parts = ()  # the nodes and GPUs its engine reported; empty: as granted
+    exit_codes: tuple[int | None, ...] = ()  # by rank, if there are several
     was_stopped: bool = False  # it was told to end: whatever it answered, it was not done
     kept_work_s: float = 0.0  # useful work that outlived the lease
-    notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
+    notice_s: int | None = None  # when it will be told to end, unless the notice is withdrawn
     notice: Said | None = None  # and why
-    reservation: str = ""  # of its tenant, that has paid for it
-    is_watched: bool = False  # whether anybody can tell useful work of it from none
-    idle_since_s: int | None = None  # it does no useful work, since then
+    reservation: str = ""  # the tenant's reservation that has paid for it
+    is_watched: bool = False  # whether its useful work can be observed
+    idle_since_s: int | None = None  # it has done no useful work since then
 
     @property
     def parts(self) -> Parts:
@@ -75,15 +75,15 @@ class Lease(Charge):
         return work_done_s(self.before, self.speed, began_s=began_s, until_s=until_s)
 
     def even_out(self, at_s: int) -> None:
-        """It is over: one speed stands for those it had."""
+        """It is over: replace its speeds by their average."""
         worked_s = max(0, self.billed_s(at_s) - self.setup_s)
         if self.before and worked_s:
             self.speed, self.before = self.done_s(at_s) / worked_s, ()
 
     def worked_s(self, now_s: int) -> float:
-        """Seconds of this lease that went into work that was kept; while it runs, all but the restart.
+        """Seconds of this lease spent on work that was kept; while it runs, all but the restart.
 
-        Where it ended well by itself and its engine cannot tell what it kept, it kept everything.
+        If it ended well by itself and its engine cannot tell what it kept, it kept everything.
         """
         is_done = self.exit_code == 0 and not self.was_stopped
         after_setup_s = max(0, self.billed_s(now_s) - self.setup_s)
@@ -94,34 +94,34 @@ class Lease(Charge):
 
 @dataclass(slots=True)
 class JobState:
-    """A job and how far it has come."""
+    """A job and its progress."""
 
     job: Job
-    serial: int  # its place in the log among jobs: breaks every tie
+    serial: int  # its number among jobs in the log: breaks every tie
     shape: int  # jobs of one shape fit in the same places
     submitted_s: int
     waiting_since_s: int = 0
     phase: JobPhase = "waiting"
     leases: list[Lease] = field(default_factory=list)
     kept_work_s: float = 0.0  # useful work in its last checkpoint
-    lost_work_s: float = 0.0  # work that counted as kept and was not there at a later start
-    run_s: int = 0  # seconds on the bills of the leases that have ended
-    run_s_on: dict[str, int] | None = None  # the same by GPU type, of a job that was put back
+    lost_work_s: float = 0.0  # work that counted as kept but was missing at a later start
+    run_s: int = 0  # seconds billed for leases that have ended
+    run_s_on: dict[str, int] | None = None  # the same by GPU type, for a job that was requeued
     failures: int = 0
     preemptions: int = 0
-    # The site that failed or evicted it last, and until when it goes elsewhere if there is an elsewhere.
+    # The site that failed or evicted it last, and until when it goes elsewhere if possible.
     avoid_site: str = ""
     avoid_until_s: int = 0
     ended_s: int | None = None
     exit_code: int | None = None
     reason: Said | None = None
     cancel_requested: bool = False
-    blocked_since_s: int | None = None  # a gang whose size alone keeps it out of a market pool, since then
-    blocked_s: int = 0  # and how long in earlier stretches
+    blocked_since_s: int | None = None  # since when its size alone keeps it out of a market pool
+    blocked_s: int = 0  # total of earlier such stretches
     is_answered: bool = False  # whether it was told if its deadline can be kept: then only a promise counts
     hold: bool = False  # it does not start until it is released
     hold_reason: Said | None = None
-    ready_s: int = -1  # since when it asks for GPUs: from submit on, or once what it comes after was over
+    ready_s: int = -1  # since when it asks for GPUs: from submit, or from the end of the jobs it depends on
 
     def __post_init__(self) -> None:
         if self.ready_s < 0:
@@ -133,27 +133,27 @@ class JobState:
 
     @property
     def open_lease(self) -> Lease | None:
-        """The lease it holds now: at most one, and the last."""
+        """The lease it holds now: at most one, the last."""
         if self.leases and self.leases[-1].ended_s is None:
             return self.leases[-1]
         return None
 
     @property
     def kept_until_s(self) -> int:
-        """When its newest checkpoint was sealed, by what its leases have kept; 0: there is none."""
+        """When its newest checkpoint was sealed, by what its leases kept; 0: there is none."""
         for lease in reversed(self.leases):
             if lease.kept_work_s > 0 and lease.started_s is not None and lease.speed > 0:
                 return lease.started_s + round(lease.kept_work_s / lease.speed)
         return 0
 
     def worked_s(self, now_s: int) -> float:
-        """Useful work that its leases have done and kept."""
+        """Useful work that its leases did and kept."""
         return sum([lease.worked_s(now_s) * lease.speed for lease in self.leases])
 
     def lose(self, *, proven_s: int) -> float:
-        """The lease that begins goes on from a checkpoint sealed at `proven_s`: what was kept later is lost.
+        """The new lease resumes from a checkpoint sealed at `proven_s`: what was kept later is lost.
 
-        Says how much that is; each lease's own part of it shrinks.
+        Returns how much that is; each lease's own part of it shrinks.
         """
         lost = 0.0
         for lease in self.leases[:-1]:
@@ -166,14 +166,14 @@ class JobState:
         return lost
 
     def blocked_for_s(self, now_s: int) -> int:
-        """How long a market has kept it out though it would pay the price, since it last held GPUs."""
+        """How long a market has kept it out although it would pay the price, since it last held GPUs."""
         going = 0 if self.blocked_since_s is None else max(0, now_s - self.blocked_since_s)
         return self.blocked_s + going
 
     def delay_s(self, now_s: int) -> float:
-        """Finish - ready - work, by now if it is not over: waiting, restarts, and work that was lost.
+        """Finish - ready - work, with now as finish if it is not over: waiting, restarts, and lost work.
 
-        Work is the time that what was kept took on the GPUs it got. Slower GPUs make a job longer, not later.
+        Work is the time that the kept work took on the GPUs it got. Slower GPUs make a job longer, not later.
         """
         until_s = now_s if self.ended_s is None else self.ended_s
         worked_s = sum([lease.worked_s(now_s) for lease in self.leases])
@@ -188,16 +188,16 @@ class JobState:
         return self.run_s
 
     def cost_microusd(self, now_s: int) -> int:
-        """What its leases come to so far, the running one included."""
+        """What its leases cost so far, including the running one."""
         return sum([lease.cost_microusd(now_s) for lease in self.leases])
 
     def billed_microusd(self, now_s: int) -> int:
-        """The same, at most its own hard budget."""
+        """The same, capped at its own hard budget."""
         cost, budget = self.cost_microusd(now_s), self.job.budget_microusd
         return cost if budget is None else min(cost, budget)
 
     def remaining_s(self, now_s: int) -> float | None:
-        """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""
+        """Predicted useful work left; None without a prediction, 0 if the prediction has run out."""
         predicted_s = self.job.predicted_work_s
         if predicted_s is None:
             return None
@@ -223,9 +223,9 @@ def limit_s(state: JobState, lease: Lease) -> int | None:
 
 
 def allotted(capacity: Capacity, lease: Lease, runs_on: Parts, *, first: Node | None) -> Parts | None:
-    """The GPUs to count as held by a lease that runs there; None where that cannot be: they are others'.
+    """The GPUs to count as held by a lease that runs there; None if that is impossible: others hold them.
 
-    Where the engine chooses by count, its indices are not ours: any free ones stand for them.
+    If the engine chooses by count, its indices are not ours: any free ones stand for them.
     """
     own = dict(lease.parts)
     found = []
@@ -233,7 +233,8 @@ def allotted(capacity: Capacity, lease: Lease, runs_on: Parts, *, first: Node | 
         slot = capacity.by_name.get(name)
         if slot is None or first is None or lease.gpu_milli < WHOLE_GPU:
             return None
-        if (slot.pool, slot.node.owner) != (first.pool, first.owner):  # it has its price and its seller
+        # Its price and seller are those of its first node.
+        if (slot.pool, slot.node.owner) != (first.pool, first.owner):
             return None
         free = sorted({*own.get(name, ()), *slot.free})
         if slot.node.chosen_by == "index":

@@ -1,8 +1,8 @@
 """How long jobs run, as far as the fleet has seen: the length that only one in a hundred exceeds.
 
-A job of predicted work counts by that as soon as it comes, any other by what it has had, each time it leaves
-its GPUs: one that was stopped is known to be at least so long. Were only finished jobs counted, those that
-are kept waiting because they are long would never make anybody's length look ordinary.
+A job with predicted work counts by its prediction on arrival; any other counts by its run time so far, each
+time it leaves its GPUs: a stopped job is known to be at least that long. If only finished jobs counted, those
+kept waiting because they are long would never make a length look ordinary.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from math import log2
 
 RARE = 0.01
 ENOUGH = 100  # jobs: fewer say nothing about one in a hundred
-LATELY = 20_000  # jobs: whenever there are twice as many, what was counted so far counts half
-PER_DOUBLING = 8  # lengths are kept to 9 %
+LATELY = 20_000  # jobs: at twice this many, earlier counts are halved
+PER_DOUBLING = 8  # a resolution of 9 %
 BUCKETS = 32 * PER_DOUBLING  # up to a century
 
 
@@ -23,12 +23,12 @@ class Lengths:
 
     counts: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
     jobs: float = 0.0
-    long_s: float | None = None  # one job in a hundred is longer; None: too few are known
-    long_at: int = 0  # the step that begins there: who falls into it or above is one of the longest
-    stale: int = 0  # counted since `long_s` was found
+    long_s: float | None = None  # one job in a hundred is longer; None: too few jobs known
+    long_at: int = 0  # the step that begins there: jobs in it or above are among the longest
+    stale: int = 0  # jobs counted since `long_s` was computed
 
     def count(self, length_s: float, before_s: float = 0.0) -> None:
-        """A job is at least so long; `before_s` is what was said of it before."""
+        """A job is at least this long; `before_s` is what was counted for it before."""
         if before_s > 0:
             at = bucket(before_s)
             self.jobs -= min(1.0, self.counts[at])
@@ -51,11 +51,11 @@ class Lengths:
 
 
 def bucket(length_s: float) -> int:
-    """Which step it falls into; `long_s` is where one begins."""
+    """The step that this length falls into; `long_s` is where one begins."""
     return int(min(BUCKETS - 1, PER_DOUBLING * log2(length_s))) if length_s > 1.0 else 0
 
 
 def least_s(at: int) -> float:
-    """The length with which this step begins."""
+    """The length at which this step begins."""
     found: float = 2.0 ** (at / PER_DOUBLING)
     return found

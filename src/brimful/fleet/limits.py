@@ -1,4 +1,4 @@
-"""When leases reach their job's budget or longest run, the first first."""
+"""When leases reach their job's budget or longest run, earliest first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brimful.fleet.lease import JobState, Lease, limit_s
 
 
 class Limits:
-    """Of leases that run, those whose job has a limit."""
+    """The running leases whose job has a limit."""
 
     def __init__(self) -> None:
         self._due: list[tuple[int, str]] = []
@@ -37,7 +37,7 @@ class Limits:
         return self._due[at][0] if at < len(self._due) else None
 
     def find(self, state: JobState, lease: Lease) -> None:
-        """Note when it reaches its job's budget or longest run; anew where the price has moved."""
+        """Record when it reaches its job's budget or longest run; repeated when the price changes."""
         if state.job.budget_microusd is None and state.job.max_run_s is None:
             return
         self.forget(lease)

@@ -12,18 +12,18 @@ HOURS_KEPT = 120 * 24  # of each pool
 
 @dataclass(slots=True)
 class LoadLine:
-    """One pool. Hours in which nobody looked are taken to be like the one before."""
+    """One pool. Hours without a record are assumed to be like the one before."""
 
     next_hour: int = 0  # the hour after the last one known, since the epoch
     loads: list[float] = field(default_factory=list)
     gpus: int = 0
-    held: int = 0  # when it was last looked at
+    held: int = 0  # at the last record
     held_hours: list[int] = field(default_factory=list)  # GPUs held at the hours of `loads`
 
     def add(self, seen: LoadSeen) -> None:
         hour, load = seen.at_s // HOUR_S, float(seen.held + seen.wanted)
         self.gpus, self.held = seen.gpus, seen.held
-        if self.loads and hour < self.next_hour:  # a clock that was set back
+        if self.loads and hour < self.next_hour:  # the clock was set back
             self.loads[-1], self.held_hours[-1] = load, seen.held
             return
         missing = min(hour - self.next_hour, HOURS_KEPT) if self.loads else 0
@@ -39,15 +39,15 @@ QUOTES_KEPT_H = 7 * 24  # after their hour
 
 @dataclass(slots=True)
 class TariffLine:
-    """What each hour of one pool costs, in thousandths of its posted price, and what that has come to."""
+    """What each hour of one pool costs, in thousandths of its posted price, and the surplus so far."""
 
     permille: dict[int, int] = field(default_factory=dict)  # by hour since the epoch
-    over: float = 0.0  # GPU-hours at the posted price, collected beyond it so far
+    over: float = 0.0  # collected so far beyond the posted price, in GPU-hours at that price
 
     def set(self, event: TariffSet, *, over: float) -> None:
-        """`over`: what leases of this moment pay an hour beyond the posted price, in GPU-hours at that price.
+        """`over`: what current leases pay per hour beyond the posted price, in GPU-hours at that price.
 
-        By what they pay and not by the price of the hour: a lease keeps the price of its first.
+        By what they pay and not by the price of the hour: a lease keeps the price of its first hour.
         """
         hour = event.at_s // HOUR_S
         self.over += over
@@ -58,6 +58,6 @@ class TariffLine:
         return self.permille.get(at_s // HOUR_S, FLAT)
 
     def after(self, at_s: int, *, until_s: float) -> list[int]:
-        """Of the hours after this one that begin by then."""
+        """The hours after this one that begin by then."""
         hour = at_s // HOUR_S
         return [p for h, p in self.permille.items() if h > hour and h * HOUR_S <= until_s]

@@ -10,18 +10,18 @@ from brimful.fleet.state import Fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Times are None where no job supplies one: an absent figure is not a zero."""
+    """Times are None if no job supplies one: a missing figure is not a zero."""
 
     jobs: int
     finished: int
-    mean_jct_s: float | None  # finish - ready: submit, or the end of what it comes after
+    mean_jct_s: float | None  # finish - ready: submit, or the end of the jobs it depends on
     p50_jct_s: float | None
     p99_jct_s: float | None
     mean_delay_s: float | None  # finish - ready - work
     p99_delay_s: float | None
-    mean_first_wait_s: float | None  # first start - ready: it says nothing of waits after a preemption
+    mean_first_wait_s: float | None  # first start - ready: excludes waits after a preemption
     makespan_s: float | None  # last finish - first submit
-    allocation_rate: float | None  # leased GPU-seconds / GPU-seconds there were
+    allocation_rate: float | None  # leased GPU-seconds / available GPU-seconds
 
 
 def measure(fleet: Fleet, *, now_s: int) -> Metrics:

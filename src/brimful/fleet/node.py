@@ -11,14 +11,14 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 class Pool(NamedTuple):
-    """GPUs of one type at one site and tier: what has one price."""
+    """GPUs of one type at one site and tier: they have one price."""
 
     site: str
     gpu: str
     tier: Tier = "owned"
 
 
-class OfPool:  # what is about one pool
+class OfPool:  # mixin for what concerns one pool
     __slots__ = ()
     site: str
     gpu: str
@@ -30,7 +30,7 @@ class OfPool:  # what is about one pool
 
 
 def node_key(site: str, name: str, known: Mapping[str, Node]) -> str:
-    """What the fleet calls a site's node: its name, with its site where another site has that name too."""
+    """The fleet's name for a site's node: its own name, with the site if another site has that name too."""
     key = f"{name}@{site}"
     other = known.get(name)
     is_shared = other is not None and other.site != site
@@ -38,7 +38,7 @@ def node_key(site: str, name: str, known: Mapping[str, Node]) -> str:
 
 
 def bare_name(site: str, key: str) -> str:
-    """What the site itself calls the node."""
+    """The site's own name for the node."""
     return key.removesuffix(f"@{site}")
 
 
@@ -50,16 +50,18 @@ class Node:
     gpus: int
     microusd_per_gpu_hour: int
     declared: bool
-    rack: str = ""  # empty: nobody said, and all such nodes of a site count as one rack
-    nvlink_gpus: int = 0  # GPUs of one NVLink domain; 0: the whole node is one
-    cpu_milli: int | None = None  # None: nobody counts them, so they never run out
+    rack: str = ""  # empty: unknown, and all such nodes of a site count as one rack
+    nvlink_gpus: int = 0  # GPUs per NVLink domain; 0: the whole node is one
+    cpu_milli: int | None = None  # None: not counted, so they never run out
     memory_mib: int | None = None
     tier: Tier = "owned"
-    holes: tuple[int, ...] = ()  # indices of GPUs that are there but bad
+    holes: tuple[int, ...] = ()  # indices of GPUs that are present but bad
     owner: str = ""  # the tenant that sells its hours; empty: the operator's own
-    taken: tuple[int, ...] = ()  # indices of GPUs that others than our leases hold; by count: as many
-    microusd_per_gib: int = 0  # for what a lease here moves to and from a checkpoint store
-    chosen_by: Literal["index", "count"] = "index"  # count: the engine picks, and our indices name none
+    # Indices of GPUs not held by our leases but by others; by count: only the number matters.
+    taken: tuple[int, ...] = ()
+    microusd_per_gib: int = 0  # for data that a lease here moves to and from a checkpoint store
+    # With "count" the engine picks, and our indices mean nothing to it.
+    chosen_by: Literal["index", "count"] = "index"
 
     @property
     def pool(self) -> Pool:
@@ -81,7 +83,7 @@ class Node:
 
     @property
     def largest_domain(self) -> int:
-        """Good GPUs of the NVLink domain that has most."""
+        """Good GPUs of the largest NVLink domain."""
         if not self.nvlink_gpus:
             return self.good_gpus
         good = [0] * -(-self.gpus // self.nvlink_gpus)

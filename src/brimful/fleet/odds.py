@@ -1,16 +1,16 @@
-"""What a fleet knows of jobs whose length nobody said: how long others like them were, and how often a
-deadline that was promised by that was kept.
+"""What a fleet knows about jobs of unknown length: how long similar jobs were, and how often deadlines
+promised on that basis were kept.
 
-Alike are jobs of one user and name, of about as many GPUs, and with about as much time until their deadline:
-whoever gives a job a day knows something of it. Jobs that are not over count as longer than what they have
-had (Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958); were they left out,
-the long ones would be missing. The job itself counts as one more of them, which makes the chance that it is
-at most the k-th shortest of n k / (n + 1), as for any draw from one distribution (conformal prediction).
+Similar are jobs of one user and name, with about as many GPUs and about as much time until their deadline: a
+user who gives a job a day knows something about it. Jobs that are not over count as longer than their work so
+far (Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958); without them, the long
+ones would be missing. The job itself counts as one more, which makes the chance that it is at most the k-th
+shortest of n k / (n + 1), as for any draw from one distribution (conformal prediction).
 
-A slot is not the whole story: a job may start before it, and drift is not one distribution. So what is said
-is corrected by what came of it: by how much more of the open and the newest promises are kept than their
-lengths said. Here too one that is still open counts for the part of its time that is gone; were only those
-counted that are over, it would be the kept ones. Only events change anything here.
+A slot is not the whole story: a job may start before it, and under drift there is no single distribution. So
+the stated chance is corrected by results: by how many more of the open and the newest promises are kept than
+their lengths said. Here too an open promise counts for the part of its time that is gone; counting only those
+that are over would favour the kept ones. Only events change anything here.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from brimful.fleet.events import DeadlineAnswered
 from brimful.fleet.job import Job
 
 SURE = 0.9  # a slot has room for all but one in ten of its kind
-ENOUGH = round(SURE / (1 - SURE))  # jobs: of fewer the longest is not longer than nine in ten
-NEWEST = 1000  # jobs that are remembered
-NEAREST = 50  # of these, the ones most like a job stand for it
-OTHER = 2.0  # how unlike jobs are of which one has a deadline and the other none
-PROMISES = 100  # the newest, by which the next is corrected
+ENOUGH = round(SURE / (1 - SURE))  # jobs: with fewer, the longest is not longer than nine in ten
+NEWEST = 1000  # jobs remembered
+NEAREST = 50  # of these, the number of most similar jobs used
+OTHER = 2.0  # distance between a job with a deadline and one without
+PROMISES = 100  # the newest, which correct the next
 
 
 class Run(NamedTuple):
-    """A job, and the work that it was or has come to."""
+    """A job, and its work in total or so far."""
 
     who: tuple[str, str]
     name: str
@@ -63,7 +63,7 @@ class Promise(NamedTuple):
 
 
 class Came(NamedTuple):
-    """What came of a promise: the part of its time after which it was kept, or that is gone without."""
+    """The outcome of a promise: the part of its time after which it was kept, or that passed without."""
 
     said: float
     part: float
@@ -97,7 +97,7 @@ class Odds:
         self._open[job] = Promise(said, at_s, by_s)
 
     def corrected(self, said: float, *, now_s: int) -> float:
-        """Never certain: of so many promises that were all kept the next may still be broken."""
+        """Never certain: even after many promises that were all kept, the next may be broken."""
         going = (_came(each, at_s=now_s, is_kept=False) for each in self._open.values())
         came = sorted([*self._came, *going], key=lambda each: (each.part, not each.is_kept))
         known = sum(each.is_kept or each.part >= 1.0 for each in came)
@@ -108,7 +108,7 @@ class Odds:
         return min(PROMISES / (PROMISES + 1), max(0.0, said + more))
 
     def like(self, job: Run, going: Iterable[Run]) -> list[tuple[float, float]]:
-        """(work, the chance that the job is no longer), the shortest first."""
+        """(work, the chance that the job is no longer), shortest first."""
 
         def unlike(other: Run) -> float:
             if job.log_due is None or other.log_due is None:
@@ -132,10 +132,10 @@ def _came(promise: Promise, *, at_s: int, is_kept: bool) -> Came:
 
 
 def _chances(ended: Sequence[bool], *, others: int) -> list[float]:
-    """The chance to end by each of these, in order; who has not ended is only known to come later."""
+    """The chance of ending by each of these, in order; one that has not ended is only known to end later."""
     longer, found = 1.0, list[float]()
     for at, is_end in enumerate(ended):
         left = len(ended) - at + others
         longer *= (left - 1) / left if is_end else 1.0
-        found.append(round(1.0 - longer, 9))  # nine in ten are not one float less
+        found.append(round(1.0 - longer, 9))  # float error must not turn nine in ten into slightly less
     return found

@@ -1,4 +1,4 @@
-"""Jobs that have left memory, until they are known to be kept elsewhere; what all that finished add up to."""
+"""Jobs that have left memory, until a store has them; and the totals of all finished jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brimful.fleet.lease import JobState
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A job that has left memory with the event of this number."""
+    """A job that left memory with the event of this number."""
 
     seq: int
     state: JobState
@@ -17,7 +17,7 @@ class Left:
 
 @dataclass(slots=True)
 class Finished:
-    """What all jobs that finished add up to, in memory or not."""
+    """Totals of all finished jobs, in memory or not."""
 
     jobs: int = 0
     delay_s: float = 0.0  # finish - submit - work

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a queue is owed, and how far it may go beyond while others leave theirs idle."""
+    """A queue's quota, and how far it may exceed it while others leave theirs idle."""
 
     queue: str
-    gpus: int  # its own, and what it lends while it does not use it
-    borrow_gpus: int | None = None  # at most this many of others' idle GPUs; None: all of them
+    gpus: int  # its own, lent while unused
+    borrow_gpus: int | None = None  # the most idle GPUs it may borrow; None: all of them
     lend: bool = True
-    weight: float = 1.0  # of its use under the policy `fair`: with 2 it is owed twice as much
+    weight: float = 1.0  # under the policy `fair`: with 2 it is owed twice as much
     user_gpus: int | None = None  # the most one user may hold of it at once
-    type_gpus: tuple[tuple[str, int], ...] = ()  # the most it may hold of a GPU type
+    type_gpus: tuple[tuple[str, int], ...] = ()  # the most it may hold of each GPU type
     top_priority: str = "urgent"  # the highest class its jobs may have
-    tenants: tuple[str, ...] = ()  # who may use it; empty: the tenant of its name
+    tenants: tuple[str, ...] = ()  # tenants that may use it; empty: the tenant of its name
 
     def is_for(self, tenant: str) -> bool:
         return tenant in (self.tenants or (self.queue,))

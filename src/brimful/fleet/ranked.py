@@ -1,8 +1,8 @@
-"""A set of jobs (those that wait, those that run), kept in any order that is asked for.
+"""A set of jobs (waiting, or running), kept sorted in every order that was requested.
 
-A key says who goes first and does not change while a job is in the set, so an order is sorted once and then
-only mended where a job comes or goes. Within an order jobs are grouped, the waiting ones by shape: where the
-first of a shape finds no place, none after it does, so a decision looks at one job per shape, not at all.
+A key does not change while a job is in the set, so an order is sorted once and then only updated when a job
+is added or removed. Within an order jobs are grouped, waiting ones by shape: if the first of a shape finds no
+place, none after it does, so a decision looks at one job per shape, not at all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Order:
     def __init__(self, key: Key, group: Group) -> None:
         self._key, self._group = key, group
         self.groups: dict[Hashable, list[Entry]] = {}
-        self._placed: dict[int, tuple[Hashable, Entry]] = {}  # serial -> where it was put
+        self._placed: dict[int, tuple[Hashable, Entry]] = {}  # serial -> its position
 
     def add(self, state: JobState) -> None:
         name, entry = self._group(state), (self._key(state), state.serial, state)
@@ -43,14 +43,14 @@ class Order:
 
 
 class Heads:
-    """Walks an order from its first job on; a group can be left out from here on.
+    """Walks an order from its first job; a group can be skipped from here on.
 
-    `rank` weighs (group, key) now, where keys keep only within a group.
+    `rank` weighs (group, key) at this moment, if keys are comparable only within a group.
     """
 
     def __init__(self, groups: dict[Hashable, list[Entry]], rank: Rank | None = None) -> None:
         self._groups, self._rank = groups, rank
-        # Serials differ, so that states are never compared.
+        # Serials differ, so states are never compared.
         self._heap: list[tuple[Any, int, JobState, int, Hashable]] = [
             (rank(name, entries[0][0]) if rank else entries[0][0], entries[0][1], entries[0][2], 0, name)
             for name, entries in groups.items()
@@ -62,7 +62,7 @@ class Heads:
         return self._heap[0][2] if self._heap else None
 
     def next(self) -> None:
-        """On to the job after this one."""
+        """Advance to the next job."""
         _, _, _, at, name = self._heap[0]
         entries, at = self._groups[name], at + 1
         if at < len(entries):
@@ -73,7 +73,7 @@ class Heads:
             heappop(self._heap)
 
     def skip_group(self) -> None:
-        """This job's shape has no place: neither have those behind it."""
+        """This job's shape has no place, so skip all behind it."""
         heappop(self._heap)
 
     def __iter__(self) -> Iterator[JobState]:
@@ -83,7 +83,7 @@ class Heads:
 
 
 class Ranked:
-    """Jobs by name in the order they came, and every order built so far."""
+    """Jobs by name in order of arrival, and every order built so far."""
 
     def __init__(self) -> None:
         self._states: dict[str, JobState] = {}
@@ -91,7 +91,7 @@ class Ranked:
         self._asked: tuple[object, Order] | None = None
 
     def __getstate__(self) -> tuple[dict[str, JobState]]:
-        return (self._states,)  # the orders hold functions, and are sorted again when they are asked for
+        return (self._states,)  # orders hold functions, and are rebuilt on request
 
     def __setstate__(self, state: tuple[dict[str, JobState]]) -> None:
         (self._states,), self._orders, self._asked = state, {}, None
@@ -122,7 +122,7 @@ class Ranked:
             order.remove(state)
 
     def order(self, name: Hashable, key: Key, group: Group) -> Order:
-        """The order of this name; sorted at the first call, kept so from then on."""
+        """The order of this name; sorted at the first call, kept sorted afterwards."""
         order = self._orders.get(name)
         if order is None:
             order = self._orders[name] = Order(key, group)
@@ -131,11 +131,11 @@ class Ranked:
         return order
 
     def forget_orders(self) -> None:
-        """They are sorted again when they are asked for."""
+        """Orders are rebuilt on request."""
         self._orders, self._asked = {}, None
 
     def order_for(self, rules: Rules, make: Callable[[Ranked, Rules], Order]) -> Order:
-        """What `make` gives for these rules; asked again with the very same ones, it is not made again."""
+        """What `make` gives for these rules; cached while the rules are the same object."""
         if self._asked is None or self._asked[0] is not rules:
             self._asked = (rules, make(self, rules))
         return self._asked[1]

@@ -1,7 +1,7 @@
 """Two jobs on one GPU: how fast each is beside the other, and whether their memory fits.
 
-How fast is measured, pair by pair (`Job.pairs`), or follows from how much of a GPU's compute each keeps busy
-(`Job.compute_milli`). Who has said neither does not share. Two tenants at most: nobody has measured three.
+Speed is measured, pair by pair (`Job.pairs`), or follows from how much of a GPU's compute each keeps busy
+(`Job.compute_milli`). A job with neither does not share. Two tenants at most: three were never measured.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from brimful.fleet.lease import Lease
     from brimful.fleet.state import Fleet
 
-HALF_GPU = WHOLE_GPU // 2  # what each of two tenants holds and pays, whether or not the other half is taken
+# What each of two tenants holds and pays for, whether or not the other half is taken.
+HALF_GPU = WHOLE_GPU // 2
 
-Paces = tuple[tuple[int, float], ...]  # (until when, speed) of a lease before its present speed
+Paces = tuple[tuple[int, float], ...]  # (until when, speed) of a lease before its current speed
 
 
 def may_share(job: Job) -> bool:
-    """Whether anybody could be put beside it. Not beside a deadline: it counts on the whole GPU."""
+    """Whether any job could be put beside it. Not if it has a deadline: then it counts on the whole GPU."""
     if job.gpus != 1 or job.gpu_milli < WHOLE_GPU or job.deadline_s is not None:
         return False
     return bool(job.pairs) or job.compute_milli < WHOLE_GPU
 
 
 def speed_beside(job: Job, other: Job, gpu: str) -> float:
-    """The share of its own speed that the job keeps beside the other; 0.0 where nobody can tell.
+    """The share of its own speed that the job keeps beside the other; 0.0 if unknown.
 
-    As measured, if these two were. Else, where both say how much compute they keep busy: together they want
-    a + b of a GPU, and beyond 1 each waits for the other in the same proportion, 1 / (a + b). That leaves out
-    caches, memory bandwidth and the cost of switching: real pairs are slower.
+    As measured, if this pair was. Otherwise, if both state how much compute they keep busy: together they
+    want a + b of a GPU, and beyond 1 each waits for the other in the same proportion, 1 / (a + b). That
+    leaves out caches, memory bandwidth and the cost of switching: real pairs are slower.
     """
     measured = _measured(job, other, gpu)
     if measured is not None:
@@ -52,9 +53,9 @@ def _measured(job: Job, other: Job, gpu: str) -> float | None:
 
 
 def together(one: Job, other: Job, gpu: str) -> tuple[float, float] | None:
-    """What each keeps of its speed beside the other; None where they cannot share a GPU of this type.
+    """What each keeps of its speed beside the other; None if they cannot share a GPU of this type.
 
-    Memory is never oversubscribed: both peaks fit into one card. Where one is not known, only a measured pair
+    Memory is never oversubscribed: both peaks fit into one card. If a peak is unknown, only a measured pair
     may share: the two were in memory together when they were measured.
     """
     peaks = [peak for job in (one, other) if (peak := peak_on(job, gpu)) is not None]
@@ -80,12 +81,12 @@ def work_done_s(before: Paces, speed: float, *, began_s: int, until_s: float) ->
 
 
 def tenants(fleet: Fleet, lease: Lease) -> list[Lease]:
-    """Everybody on the GPU of a lease that may share it, itself too while it is open."""
+    """All leases on the GPU of a lease that may share it, itself included while it is open."""
     return [each for each in fleet.leases_on[lease.node].values() if each.gpus == lease.gpus]
 
 
 def beside_whom(fleet: Fleet, event: LeaseGranted, job: Job) -> list[Lease]:
-    """Who has the GPU already that a job is given a share of: one at most, whose memory fits beside its."""
+    """The lease already on the GPU that the job is to share: at most one, and its memory fits beside it."""
     here = fleet.leases_on.get(event.node, {}).values()
     found = [each for each in here if each.gpus == event.gpus]
     for each in found:
@@ -96,7 +97,7 @@ def beside_whom(fleet: Fleet, event: LeaseGranted, job: Job) -> list[Lease]:
 
 
 def change_pace(fleet: Fleet, lease: Lease, *, at_s: int) -> None:
-    """Who runs on this GPU is from now on as fast as who runs beside it lets it be."""
+    """Set the speed of each lease on this GPU to what its neighbour leaves it."""
     pair = [(fleet.jobs[each.job], each) for each in tenants(fleet, lease) if each.started_s is not None]
     for state, each in pair:
         speed = state.job.rate(each.gpu)
@@ -105,7 +106,7 @@ def change_pace(fleet: Fleet, lease: Lease, *, at_s: int) -> None:
                 speed *= speed_beside(state.job, other.job, each.gpu)
         if speed == each.speed:
             continue
-        ranked = state.job.job in fleet.running  # its place among those who run is by its speed
+        ranked = state.job.job in fleet.running  # running jobs are ranked by speed
         if ranked:
             fleet.running.remove(state)
         each.before += ((at_s, each.speed),)
@@ -115,7 +116,7 @@ def change_pace(fleet: Fleet, lease: Lease, *, at_s: int) -> None:
 
 
 def leave_beside(fleet: Fleet, lease: Lease, *, at_s: int) -> bool:
-    """It is over, and who shared its GPU is faster from now on. False: nobody did."""
+    """It is over, and the job beside it speeds up. False: there was none."""
     lease.even_out(at_s)
     change_pace(fleet, lease, at_s=at_s)
     return bool(tenants(fleet, lease))

@@ -1,4 +1,4 @@
-"""When spot capacity came and went: what a plan for a deadline learns from."""
+"""When spot capacity came and went: the data that a deadline plan learns from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGES_KEPT = 1000  # of each pool
 
 @dataclass(slots=True)
 class SpotRecord:
-    """One spot pool, from when it was first seen. Also while it is away: its price is the last one seen."""
+    """One spot pool since it was first seen. While it is down, its price is the last one seen."""
 
     nodes: set[str] = field(default_factory=set)
     changes: list[int] = field(default_factory=list)  # it came (1st, 3rd, ...) and went (2nd, 4th, ...)
@@ -29,7 +29,7 @@ class SpotRecord:
             self._change(at_s)
 
     def seen(self, *, is_there: bool, microusd_per_gpu_hour: int, at_s: int) -> None:
-        """A provider says so; nobody has to hold a node of it."""
+        """Reported by a provider, even if we hold no node of it."""
         self.microusd_per_gpu_hour = microusd_per_gpu_hour
         if is_there != bool(len(self.changes) % 2) and (is_there or self.changes):
             self._change(at_s)
@@ -37,4 +37,4 @@ class SpotRecord:
     def _change(self, at_s: int) -> None:
         self.changes.append(max(at_s, self.changes[-1]) if self.changes else at_s)
         if len(self.changes) > 2 * CHANGES_KEPT:
-            del self.changes[:CHANGES_KEPT]  # an even number: the first one left is an arrival again
+            del self.changes[:CHANGES_KEPT]  # an even number: the first remaining one is again an arrival

@@ -1,11 +1,11 @@
-"""The fleet as it stands: a fold of the event log. Only `Fleet.apply` writes; everything else reads.
+"""The current fleet: a fold of the event log. Only `Fleet.apply` writes; everything else reads.
 
     waiting ──LeaseGranted──▶ starting ──LeaseStarted──▶ running ──LeaseEnded──▶ finished | failed
        ▲                          └──────── LeaseEnding ────┴──▶ stopping ──LeaseEnded──▶ stopped | cancelled
        └───────────────────────────────── requeued ─────────────────┘
 
-A job that is put on hold leaves `waiting` for `held` and comes back when it is released. One that comes after
-others is `pending` until these are over (`gates.py`), and `skipped` if they do not end as it needs.
+A job put on hold leaves `waiting` for `held` and returns when it is released. A job that depends on others is
+`pending` until these are over (`gates.py`), and `skipped` if they do not end as required.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ from brimful.language import say
 
 __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 
-# A site that failed or evicted a job is not asked again for so long, twice as long each time.
+# How long to avoid a site that failed or evicted a job, doubled each time.
 AVOID_S, AVOID_DOUBLINGS = 120, 4
 
 
 class Fleet:
     """Nodes, jobs and leases after the first `seq` events of the log.
 
-    With `keep`, jobs that are over leave memory by way of `leaving` once so many newer ones are over.
+    With `keep`, jobs that are over leave memory through `leaving` once that many newer ones are over.
     """
 
     def __init__(self, *, keep: int | None = None) -> None:
         self.seq = 0
         self._keep = keep
-        self._over: deque[str] = deque()  # jobs that are over, in the order they ended
-        self.failed: dict[str, JobState] = {}  # those of them in memory that failed
-        self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be kept elsewhere
-        self.submitted = 0  # jobs ever; the next one's serial
+        self._over: deque[str] = deque()  # ended jobs, in the order they ended
+        self.failed: dict[str, JobState] = {}  # failed jobs still in memory
+        self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be stored elsewhere
+        self.submitted = 0  # jobs ever; the serial of the next one
         self.first_submit_s: int | None = None
         self.finished = Finished()
         self.silent: dict[str, events.SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
-        self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
+        self.nodes_changed = 0  # `seq` of the last node event: what is derived from nodes is keyed by it
         self._posted: tuple[int, dict[Pool, int]] = (0, {})  # as of that event
         self.drained: dict[str, Said | None] = {}  # nodes where nothing starts, and why
         self.jobs: dict[str, JobState] = {}
         self.keyed: dict[tuple[str, str], str] = {}  # (submitter, its key) -> job
         self.leases: dict[str, Lease] = {}
-        # What a tick touches, kept apart from history so that its cost does not grow with it.
+        # What a tick touches, separate from history so that its cost does not grow with it.
         self.waiting = Ranked()
         self.running = Ranked()  # jobs whose lease has started and was not told to stop
         self.open_leases: dict[str, Lease] = {}
@@ -83,16 +83,16 @@ class Fleet:
         self.gates = Gates()  # jobs that may not wait for GPUs yet
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
-        self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
+        self.queues: tuple[Quota, ...] = ()  # quotas and limits set at run time
         self.turns = Turns()
         self.odds = Odds()
-        self.adoption = Adoption()  # of a policy, by what rehearsals showed
+        self.adoption = Adoption()  # the policy adopted after rehearsals
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
         self.tariffs: dict[Pool, TariffLine] = {}
-        self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
+        self.spot: dict[Pool, SpotRecord] = {}  # every spot pool ever seen
         self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
-        self.told: dict[str, events.DeadlineAnswered] = {}  # and what was said of it
+        self.told: dict[str, events.DeadlineAnswered] = {}  # the answer given about the deadline
         self.elastic: dict[str, JobState] = {}  # gangs with a range of sizes that are not over
         self.warned: dict[str, Lease] = {}  # open leases that were ever given notice
         self.purses = Purses()
@@ -101,14 +101,14 @@ class Fleet:
         self.cloud = Cloud()  # what providers sell, and the nodes they made
         self.limits = Limits()  # when leases reach their job's budget or longest run
         self._shapes: dict[Hashable, int] = {}
-        self.of_shape: list[Job] = []  # a job of each shape: where it may go, all of them may
-        self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
+        self.of_shape: list[Job] = []  # one job per shape: where it may go, all of its shape may
+        self.gpu_s_before_jobs = 0  # GPU-seconds that passed before the first request
         self._gpu_s = self._gpus = self._gpus_since_s = 0
-        self._ended_gpu_milli_s = 0  # GPU time on the bills of leases that have ended
-        self.last_end_s: int | None = None  # when the last job so far was over
+        self._ended_gpu_milli_s = 0  # GPU time billed for leases that have ended
+        self.last_end_s: int | None = None  # when the most recent job was over
 
     def free(self, node: str) -> tuple[int, ...]:
-        """Indices of the node's GPUs that nobody holds, lowest first."""
+        """Indices of the node's free GPUs, lowest first."""
         slot = self.capacity.by_name.get(node)
         return () if slot is None else tuple(slot.free)
 
@@ -122,7 +122,7 @@ class Fleet:
         return self._posted[1]
 
     def able_pools(self, shape: int) -> Mapping[Pool, float]:
-        """Pools that could run a job of this shape if they were empty, and how fast, whatever their price."""
+        """Pools that could run a job of this shape if they were empty, and its rate there, at any price."""
         found = self.capacity.able.get(shape)
         if found is None:
             job = self.of_shape[shape]
@@ -137,11 +137,11 @@ class Fleet:
         return found
 
     def may_have_to_stop(self, now_s: int) -> bool:
-        """Whether any job was cancelled or has reached a limit: mostly none has."""
+        """Whether any job was cancelled or has reached a limit; usually none has."""
         return bool(self.cancelling) or self.limits.is_due(now_s)
 
     def apply(self, event: Event) -> None:
-        """Take in the next event of the log."""
+        """Fold the next event of the log."""
         _FOLDS[type(event)](self, event)
         self.seq += 1
 
@@ -152,7 +152,7 @@ class Fleet:
         self.silent.pop(event.site, None)
 
     def gpu_s(self, now_s: int) -> int:
-        """GPU-seconds there have been since the first node joined; neither holes nor what others hold."""
+        """GPU-seconds available since the first node joined, without bad GPUs and those held by others."""
         return self._gpu_s + self._gpus * max(0, now_s - self._gpus_since_s)
 
     def leased_gpu_s(self, now_s: int) -> int:
@@ -165,7 +165,7 @@ class Fleet:
         return not (len(self.waiting) or self.open_leases or self.on_hold)
 
     def allocation_rate(self, now_s: int) -> float | None:
-        """Leased GPU-seconds / GPU-seconds there were, since the first submit, until now or the last end."""
+        """Leased GPU-seconds / available GPU-seconds, since the first submit, until now or the last end."""
         end_s = self.last_end_s if self.is_idle() and self.last_end_s is not None else now_s
         there_s = self.gpu_s(end_s) - self.gpu_s_before_jobs
         return self.leased_gpu_s(now_s) / there_s if there_s > 0 else None
@@ -255,7 +255,7 @@ class Fleet:
     def _deadline_answered(self, event: events.DeadlineAnswered) -> None:
         self.told[event.job], self.jobs[event.job].is_answered = event, True
         self.odds.answered(event)
-        self._change(event.job)  # its place in the order is another
+        self._change(event.job)  # its place in the order changes
 
     def _job_skipped(self, event: events.JobSkipped) -> None:
         state = self.jobs[event.job]
@@ -297,7 +297,7 @@ class Fleet:
             self.due[event.job] = state
 
     def _change(self, name: str, **changes: Any) -> None:  # noqa: ANN401 - fields of a job
-        """The job is another from here on; it keeps its place in the log, and with it its age."""
+        """Replace the job; it keeps its place in the log, and with it its age."""
         state = self.jobs[name]
         sets = [each for each in (self.waiting, self.running) if state.job.job in each]
         for each in sets:
@@ -375,7 +375,7 @@ class Fleet:
     def _queues_set(self, event: events.QueuesSet) -> None:
         self.queues = event.queues
         for jobs in (self.waiting, self.running):
-            jobs.forget_orders()  # they are by the rules for the queues of before
+            jobs.forget_orders()  # they used the rules for the old queues
 
     def _wait(self, state: JobState, *, at_s: int) -> None:
         if state.job.gpus != state.job.min_gpus and state.job.max_gpus:
@@ -414,7 +414,7 @@ class Fleet:
             job = state.job
         assert held in sizes_of(job), "a gang is placed whole"
         beside = beside_whom(self, event, job) if event.gpu_milli else []
-        for name, gpus in () if beside else parts:  # all checked before any is taken
+        for name, gpus in () if beside else parts:  # check all before taking any
             self.capacity.check(name, gpus, job)
         for name, gpus in parts:
             self.capacity.take(name, gpus, job, beside=bool(beside))
@@ -471,11 +471,11 @@ class Fleet:
             change_pace(self, lease, at_s=event.at_s)
 
     def allotted(self, lease: Lease, runs_on: events.Parts) -> events.Parts | None:
-        """The GPUs to count as held by a lease that runs there; None where that cannot be."""
+        """The GPUs to count as held by a lease that runs there; None if that is impossible."""
         return allotted(self.capacity, lease, runs_on, first=self.nodes.get(lease.node))
 
     def _runs_on(self, lease: Lease, job: Job, runs_on: events.Parts) -> None:
-        """The engine began it on other GPUs than it was ordered to: those are taken, the others free."""
+        """The engine started it on other GPUs than ordered: those are taken, the ordered ones are free."""
         parts = self.allotted(lease, runs_on)
         assert parts is not None, f"{lease.lease} cannot run on {runs_on}"
         lease.runs_on = runs_on
@@ -502,7 +502,7 @@ class Fleet:
 
     def _lease_ended(self, event: events.LeaseEnded) -> None:
         ended, at_s = event.lease, event.at_s
-        is_done = event.cause == "finished"  # also where it was to stop, and was faster
+        is_done = event.cause == "finished"  # even if it finished just before a stop took effect
         lease = self.open_leases.pop(ended)
         state = self.jobs[lease.job]
         job, stopped = state.job, lease.phase == "ending" and not is_done
@@ -533,7 +533,7 @@ class Fleet:
         self.purses.pay(job, ended, lease.cost_microusd(at_s))
         self.purses.settled(ended)
         self.reservations.lease_ended(event)
-        left_early = lease.notice_s is not None and event.requeue  # it was told that it would have to
+        left_early = lease.notice_s is not None and event.requeue  # it was on notice
         state.preemptions += left_early and not stopped
         if not stopped and not left_early and event.exit_code != 0:
             state.failures += event.cause not in NOT_ITS_FAULT
@@ -549,7 +549,7 @@ class Fleet:
         if state.cancel_requested:
             state.phase = "cancelled"
         elif stopped:
-            state.phase = "stopped"  # whatever it said on its way out: it was not done
+            state.phase = "stopped"  # whatever it reported: it was not done
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
         self._is_over(state, at_s=at_s)
@@ -590,7 +590,7 @@ class Fleet:
         usage.change(gpus, now_s=at_s)
 
 
-# Each event has the method of its name. A table and not a chain of questions: it is asked of every event.
+# Each event has the method of its name. A table instead of an if-chain: it is looked up for every event.
 _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
     kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower(), Fleet._cloud_changed)
     for name, kind in KINDS.items()

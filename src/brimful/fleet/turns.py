@@ -1,7 +1,7 @@
-"""Whose turn it is: who has waited longer than nearly every job runs, and is not itself one of the longest.
+"""Whose turn it is: jobs that have waited longer than nearly every job runs, and are not among the longest.
 
-An order that serves short jobs first would let the others wait for as long as a fleet is short of GPUs. The
-few longest have no turn: they are what others wait for, and whatever the order, they are the last to be done.
+An order that serves short jobs first would let the others wait as long as a fleet is short of GPUs. The few
+longest get no turn: they are what others wait for, and under any order they finish last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brimful.fleet.lengths import Lengths
 
 
 def length_s(state: JobState) -> float:
-    """How long it is: by its prediction, else what it has had so far, which was counted when it stopped."""
+    """Its length: by its prediction, else its run time so far, which was counted when it stopped."""
     predicted_s = state.job.predicted_work_s
     return state.run_s if predicted_s is None else predicted_s
 
@@ -32,7 +32,7 @@ class _Open(NamedTuple):
 @dataclass(slots=True)
 class Turns:
     lengths: Lengths = field(default_factory=Lengths)
-    _open: list[_Open] = field(default_factory=list)  # whose turn is over soonest first
+    _open: list[_Open] = field(default_factory=list)  # sorted by when the turn is over, soonest first
     _gpu_milli: list[int] = field(default_factory=lambda: [0] * len(PRIORITIES))  # of these, by class
 
     def submitted(self, job: Job) -> None:
@@ -40,9 +40,10 @@ class Turns:
             self.lengths.count(job.predicted_work_s)
 
     def granted(self, state: JobState, lease: Lease, *, at_s: int) -> None:
-        """A lease that begins in its job's turn is part of it until the job is one of the longest itself.
+        """A lease that begins in its job's turn belongs to it until the job itself is one of the longest.
 
-        One that was so before, and has a turn for having waited even longer, runs that long once more.
+        A job that is already one of the longest, and has a turn because it waited even longer, runs that long
+        once more.
         """
         known, long_s, had_s = state.job.predicted_work_s is not None, self.lengths.long_s or 0.0, state.run_s
         lease.turn_until_s = inf if known else at_s + long_s - (had_s if had_s < long_s else 0)
@@ -52,7 +53,7 @@ class Turns:
         self._gpu_milli[each.rank] += each.gpu_milli
 
     def ended(self, state: JobState, lease: Lease, *, ran_s: int) -> None:
-        """`state.run_s` is still without this lease."""
+        """`state.run_s` does not include this lease yet."""
         if ran_s and state.job.predicted_work_s is None:
             self.lengths.count(state.run_s + ran_s, before_s=state.run_s)
         if lease.turn_until_s:
@@ -63,13 +64,13 @@ class Turns:
                 self._gpu_milli[each.rank] -= each.gpu_milli
 
     def _expire(self, at_s: int) -> None:
-        """Forget whose turn is over. Only an event does: who reads must find the same on every reading."""
+        """Drop turns that are over. Only an event does this: reading must give the same result every time."""
         while self._open and self._open[0].until_s <= at_s:
             each = self._open.pop(0)
             self._gpu_milli[each.rank] -= each.gpu_milli
 
     def gpus(self, now_s: int, *, rank: int = len(PRIORITIES) - 1) -> float:
-        """GPUs that leases of this class and of higher ones hold whose job's turn it is."""
+        """GPUs held by leases of this class and above whose job's turn it is."""
         gpu_milli = sum(self._gpu_milli[: rank + 1])
         for each in self._open:
             if each.until_s > now_s:

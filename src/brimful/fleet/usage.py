@@ -1,4 +1,4 @@
-"""How much each tenant has had lately: GPU-seconds that fade, so that old use is forgiven."""
+"""How much each tenant has used lately: GPU-seconds that decay, so that old use is forgiven."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RATE = log(2) / HALF_LIFE_S
 class Usage:
     """Use up to `as_of_s`, and the GPUs held since.
 
-    Between changes u(t) = u0·2^(-dt/H) + held·(1 - 2^(-dt/H))·H/ln 2, the integral of fading GPU-seconds.
+    Between changes u(t) = u0·2^(-dt/H) + held·(1 - 2^(-dt/H))·H/ln 2, the integral of decaying GPU-seconds.
     """
 
     faded_gpu_s: float = 0.0

@@ -1,1 +1,1 @@
-"""Guarded runs: predict before the start, plan again when memory runs out, leave nothing behind."""
+"""Guarded runs: predict before the start, re-plan when memory runs out, leave nothing behind."""

@@ -1,8 +1,8 @@
 """Batch inference that may be killed at any moment: JSON lines in, JSON lines out, each line once, in order.
 
-The input is cut into shards. A worker holds a shard by a lock that the kernel drops when it dies, appends one
-record for each line, and goes on where the last one stopped: a line that was begun and not written is done
-again, one that was written never is. When all shards are whole, they are put together in the order of the
+The input is divided into shards. A worker holds a shard by a lock that the kernel drops when it dies, appends
+one record for each line, and resumes where the last one stopped: a line that was begun and not written is
+done again, one that was written never is. When all shards are complete, they are joined in the order of the
 input. Any number of workers, on any machines that share the folder, may come and go.
 """
 
@@ -86,7 +86,7 @@ class Batch:
         return -(-len(self._starts) // self.shard_lines)
 
     def work(self, generate: Generate) -> int:
-        """Do whatever no other worker holds, until nothing is left to take; how many lines that were."""
+        """Process every shard that no other worker holds, until none is left; returns the number of lines."""
         done = 0
         for shard in range(self.shards):
             with _locked(self._path(shard, "lock"), wait=False) as mine:
@@ -123,7 +123,7 @@ class Batch:
         if not missing:
             return 0
         with self.source.open("rb") as source, path.open("ab") as out:
-            out.truncate(whole)  # half a record of a worker that was killed
+            out.truncate(whole)  # a partial record of a killed worker
             for line in missing:
                 source.seek(self._starts[line])
                 record = _answered(line, source.readline(), generate)
@@ -144,7 +144,7 @@ class Batch:
 
 
 def _read(path: Path) -> tuple[dict[int, dict[str, Any]], int]:
-    """Records by line, and up to which byte they are whole."""
+    """Records by line, and the byte up to which they are complete."""
     records: dict[int, dict[str, Any]] = {}
     whole = 0
     try:
@@ -180,7 +180,7 @@ def _answered(line: int, text: bytes, generate: Generate) -> dict[str, Any]:
 
 
 def prompt_of(asked: Any) -> str:
-    """Of `{"prompt": …}`, or of a request in the form of OpenAI's batches."""
+    """From `{"prompt": …}`, or from a request in the format of OpenAI's batches."""
     if not isinstance(asked, dict):
         raise TypeError("a line is a JSON object with a prompt, or with a body of messages")
     if "prompt" in asked:
@@ -190,7 +190,7 @@ def prompt_of(asked: Any) -> str:
 
 @contextmanager
 def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Whether the lock is ours; the kernel drops it when we die."""
+    """Whether we hold the lock; the kernel drops it when we die."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,7 +201,7 @@ def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def load_model(name: str, *, output_tokens: int) -> Generate:
-    """`tiny`: a byte bigram model, for trials. Any other name is one of transformers."""
+    """`tiny`: a byte bigram model, for trials. Any other name is a transformers model."""
     if name == "tiny":
         return lambda prompt: _tiny(prompt, output_tokens)
     with needs_package("guard.batch_needs_transformers", code=None, model=Quoted(name[:80])):
@@ -217,7 +217,7 @@ def load_model(name: str, *, output_tokens: int) -> Generate:
 
 
 def _tiny(prompt: str, output_tokens: int) -> Answer:
-    """The byte that most often follows the last one, over and over: fast, and the same every time."""
+    """The byte that most often follows the last one, repeatedly: fast, and the same every time."""
     data = prompt.encode() or b" "
     follows: dict[int, dict[int, int]] = {}
     for a, b in zip(data, data[1:] + data[:1], strict=True):

@@ -1,4 +1,4 @@
-"""Where a script keeps its checkpoints, and the words with which it goes on from one."""
+"""Where a script keeps its checkpoints, and the arguments that make it resume from one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.job import newest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A whole checkpoint, when it was written, and how the script is told to use it."""
+    """A complete checkpoint, when it was written, and the arguments to use it."""
 
     path: Path
     at_s: float
@@ -23,7 +23,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeper:
-    """How this command keeps checkpoints. `words` and `path` are the user's own, where given."""
+    """How this command keeps checkpoints. `words` and `path` are the user's own, if given."""
 
     command: Command
     path: Path | None = None
@@ -31,7 +31,7 @@ class Keeper:
     sealed: Path | None = None  # a folder of `brimful.job`, whose script looks there by itself
 
     def find(self, since_s: float) -> Found | None:
-        """The newest whole checkpoint written since then; what another run left is no place to go on from."""
+        """The newest complete checkpoint written since then; one from another run is not used."""
         for path, words in self._whole_ones():
             if (at_s := path.stat().st_mtime) >= since_s:
                 filled = tuple(word.replace("{checkpoint}", str(path)) for word in self.words or words)
@@ -39,7 +39,7 @@ class Keeper:
         return None
 
     def _whole_ones(self) -> Iterator[tuple[Path, Sequence[str]]]:
-        """What is there, and the words that go on from it: the user's own path first."""
+        """The checkpoints, and the arguments that resume from each: the user's own path first."""
         if self.path is not None and self.path.is_file():
             yield self.path, ()
         elif self.path is not None and self.path.exists():

@@ -1,7 +1,7 @@
-"""A user's command line, as far as a guard must understand it: which script, which keys, how they are said.
+"""A user's command line, as far as a guard must understand it: script, keys, and how they are written.
 
-The script is parsed and never run to find out. Three ways to take settings are known: globals overruled by
-`--key=value` (nanoGPT), Hugging Face's argument classes, and argparse. For every other, the user says which
+The script is parsed and never run for this. Three kinds of settings are known: globals overridden by
+`--key=value` (nanoGPT), Hugging Face's argument classes, and argparse. For anything else, the user says which
 key means what.
 """
 
@@ -26,12 +26,12 @@ from brimful.units import integer_from_text
 
 NANOGPT_STYLE, TRAINER_STYLE, ARGPARSE_STYLE, UNKNOWN_STYLE = "nanoGPT", "Trainer", "argparse", "unknown"
 
-# Any training: which lines a dialect has does not depend on it.
+# Any training will do: the lines a dialect has do not depend on it.
 _ANY = Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype="bfloat16", compiled=False)
 _TRAINER_NAMES = frozenset({"HfArgumentParser", "TrlParser", "TrainingArguments", "SFTConfig"})
 _CONFIGS = (".py", ".json", ".yaml", ".yml")
 _WORLD = ("--nproc_per_node", "--nproc-per-node", "--num_processes")  # torchrun, accelerate
-# What a script that uses argparse may call a micro-batch and its accumulation, beside what fit knows.
+# Argparse names for a micro-batch and its accumulation, in addition to those that fit knows.
 _ALSO = {
     "batch": "per_device_train_batch_size", "bs": "per_device_train_batch_size",
     "micro_batch": "per_device_train_batch_size", "device_batch_size": "per_device_train_batch_size",
@@ -43,15 +43,15 @@ _ALSO = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """The words, and what they mean to the script."""
+    """The words of the command line, and what they mean to the script."""
 
     words: tuple[str, ...]
-    begins: int  # index of the first word that is the script's own
+    begins: int  # index of the first word that belongs to the script
     style: str = UNKNOWN_STYLE
     script: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)  # line of the dialect -> --key, --key= or key
-    says: Mapping[str, Any] = field(default_factory=dict)  # line of the dialect -> its value, where known
-    switches: frozenset[str] = frozenset()  # keys that are said by being there
+    says: Mapping[str, Any] = field(default_factory=dict)  # line of the dialect -> its value, if known
+    switches: frozenset[str] = frozenset()  # keys without a value: their presence is the setting
     config: Path | None = None
     gpus: int = 1
     globals: Mapping[str, Any] = field(default_factory=dict)  # of a nanoGPT script: every setting it knows
@@ -62,7 +62,7 @@ class Command:
 
     @property
     def batch_keys(self) -> tuple[str, str]:
-        """The lines that say micro-batch and accumulation."""
+        """The lines for micro-batch and accumulation."""
         if self.style == NANOGPT_STYLE:
             return "batch_size", "gradient_accumulation_steps"
         return "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -71,22 +71,22 @@ class Command:
         return all(key in self.keys for key in keys)
 
     def saying(self, lines: Mapping[str, Any]) -> Command:
-        """The command with only these lines changed; what it said about them before is taken out."""
+        """The command with only these lines changed; earlier words for them are removed."""
         words = list(self.words)
         for line, value in lines.items():
-            words = _said(words, self.begins, self.keys[line], value, switch=line in self.switches)
+            words = _with_value(words, self.begins, self.keys[line], value, switch=line in self.switches)
         return replace(self, words=tuple(words), says={**self.says, **lines})
 
     def adding(self, words: Sequence[str]) -> Command:
-        """With words at its end, each in the place of one that says the same key."""
+        """With words appended, each replacing an earlier one for the same key."""
         now = list(self.words)
         for word in words:
             key, equals, value = word.partition("=")
-            now = _said(now, self.begins, key + equals, value, switch=not equals)
+            now = _with_value(now, self.begins, key + equals, value, switch=not equals)
         return replace(self, words=tuple(now))
 
 
-def _said(words: list[str], begins: int, key: str, value: object, *, switch: bool) -> list[str]:
+def _with_value(words: list[str], begins: int, key: str, value: object, *, switch: bool) -> list[str]:
     head, own = words[:begins], _without(words[begins:], key, switch=switch)
     if switch:
         return [*head, *own, *([key] if value is not False else [])]
@@ -101,7 +101,7 @@ def _without(words: list[str], key: str, *, switch: bool) -> list[str]:
     while at < len(words):
         word = words[at]
         if word == plain and not switch and key.startswith("-"):
-            # A key we would say with "=" may have been said with its value in the next word.
+            # A key that we write with "=" may have been given with its value in the next word.
             bare = key.endswith("=") and words[at + 1 : at + 2] and words[at + 1].startswith("-")
             at += 1 if bare else 2
             continue
@@ -112,7 +112,7 @@ def _without(words: list[str], key: str, *, switch: bool) -> list[str]:
 
 
 def read_command(words: Sequence[str], set_keys: Sequence[str] = ()) -> Command:
-    """What the command line says. `set_keys` are `word=KEY`: what this script calls one of our words."""
+    """What the command line says. `set_keys` are `word=KEY`: this script's name for one of our settings."""
     if not words:
         raise BadInput(say("guard.no_command"))
     at = next((n for n, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")), None)
@@ -132,7 +132,7 @@ def _read_script(blank: Command, script: Path) -> Command:
     try:
         tree = parse_file(script)
     except BrimfulError:
-        return blank  # not there, or no Python: the command itself will say so
+        return blank  # missing, or not Python: the command itself will say so
     settings = _globals(tree)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     overruled = any(
@@ -147,7 +147,7 @@ def _read_script(blank: Command, script: Path) -> Command:
 
 
 def _world(launcher: Sequence[str]) -> int:
-    """How many processes a launcher was told to start on this machine; one where it does not say."""
+    """How many processes a launcher starts on this machine; one by default."""
     for n, word in enumerate(launcher):
         key, _, value = word.partition("=")
         if key in _WORLD:
@@ -157,14 +157,14 @@ def _world(launcher: Sequence[str]) -> int:
 
 
 def _globals(tree: ast.Module) -> dict[str, Any]:
-    """The settings a nanoGPT script begins with: plain values assigned at its top."""
+    """The settings at the top of a nanoGPT script: plain values assigned there."""
     found: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
             try:
                 found[target.id] = evaluate(node.value, found)
             except Unreadable:
-                # nanoGPT's dtype depends on the card: bf16 where there is one that has it.
+                # nanoGPT's dtype depends on the card: bf16 if a card supports it.
                 if target.id == "dtype":
                     found[target.id] = DEFAULTS["dtype"]
     return found
@@ -172,7 +172,7 @@ def _globals(tree: ast.Module) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flag:
-    """An option of argparse's, by its long name."""
+    """An argparse option, by its long name."""
 
     default: Any
     switch: bool
@@ -180,7 +180,7 @@ class _Flag:
 
 
 def _flags(tree: ast.Module) -> dict[str, _Flag]:
-    """The options that argparse is told about."""
+    """The options declared with argparse."""
     found: dict[str, _Flag] = {}
     for node in ast.walk(tree):
         if not (
@@ -203,7 +203,7 @@ def _flags(tree: ast.Module) -> dict[str, _Flag]:
     return found
 
 
-def _in_full(words: Sequence[str], flags: Mapping[str, _Flag]) -> list[str]:
+def _long_names(words: Sequence[str], flags: Mapping[str, _Flag]) -> list[str]:
     """The words with every option by its long name: `-b 8`, `-b8` and `--batch 8` mean --batch-size too."""
     longs = {short: flag for flag, option in flags.items() for short in option.short}
     full: list[str] = []
@@ -242,7 +242,7 @@ def _trainer(blank: Command, own: Sequence[str]) -> Command:
     said = spoken(own)
     lines = {line: value for key, value in said.items() if (line := own_name(key)) is not None}
     config = _config(own)
-    # A file alone is all that HfArgumentParser reads then; TRL takes words beside it.
+    # A single file is then all that HfArgumentParser reads; TRL also takes words beside it.
     alone = config is not None and len(own) == 1
     keys = {} if alone else {line: f"--{line}" for line in ARGUMENTS.lines(_ANY)}
     defaults = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
@@ -253,7 +253,7 @@ def _argparse(blank: Command, own: Sequence[str], flags: Mapping[str, _Flag]) ->
     keys: dict[str, str] = {}
     says: dict[str, Any] = {}
     switches: set[str] = set()
-    said = spoken(_in_full(own, flags))
+    said = spoken(_long_names(own, flags))
     for flag, option in flags.items():
         plain = flag.removeprefix("--").replace("-", "_")
         line = own_name(plain) or _ALSO.get(plain)
@@ -287,7 +287,7 @@ def spoken(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number or truth value where it is one; else the word."""
+    """A number or truth value if it is one; else the word."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -297,7 +297,7 @@ def _value(text: str) -> Any:
 
 
 def _named(command: Command, set_keys: Sequence[str]) -> Command:
-    """With the keys the user named, and their present values where the command has them."""
+    """With the keys the user named, and their current values if the command has them."""
     keys, says = dict(command.keys), dict(command.says)
     for text in set_keys:
         word, equals, key = text.partition("=")

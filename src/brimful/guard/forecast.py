@@ -1,4 +1,4 @@
-"""What is predicted for a command before it starts, and the room there is for it."""
+"""The prediction for a command before it starts, and the room there is for it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from brimful.specs.gpu import Gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A card, and what of it other programs hold."""
+    """A card, and what other programs hold of it."""
 
     gpu: Gpu
     others: Others
-    by_driver: bool  # whether card and others are what the driver reports, or what the user named
+    by_driver: bool  # whether card and others come from the driver, or from the user
 
     @property
     def usable_bytes(self) -> int:
@@ -50,7 +50,7 @@ class Forecast:
 
     reading: Reading
     room: Room
-    predict: Predict  # with `usable_bytes` as the room has them
+    predict: Predict  # with the room's `usable_bytes`
 
     def said(self) -> Sentence:
         """One sentence with the numbers: will it fit?"""
@@ -72,7 +72,7 @@ class Forecast:
 
 
 def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int) -> Room:
-    """What is free on the cards the command will see; of several the one with the least.
+    """What is free on the cards the command will see; with several, the one with the least.
 
     `visible` is CUDA_VISIBLE_DEVICES: numbers or ids, in the order the command counts them.
     """
@@ -99,7 +99,7 @@ def _is_called(card: GpuSample, word: str) -> bool:
 
 
 def read_settings(command: Command, *, config: str | None, model: str | None, sets: Sequence[str]) -> Reading:
-    """Model and training of the command: from its own words, or from what the user names besides."""
+    """Model and training of the command: from its own words, or from what the user specifies in addition."""
     from brimful.configs.read import read
 
     own = spoken(command.words[command.begins :])
@@ -119,7 +119,7 @@ def read_settings(command: Command, *, config: str | None, model: str | None, se
 
 
 def forecast(reading: Reading, room: Room, correction: Correction | None) -> Forecast:
-    # What others hold is taken off the room: an out-of-memory message tells of this process alone.
+    # Memory held by others is subtracted from the room: an out-of-memory message is about this process alone.
     predict = bounded(predictor(reading, room.gpu, 0, correction), room.usable_bytes)
     return Forecast(reading=reading, room=room, predict=predict)
 
@@ -127,7 +127,7 @@ def forecast(reading: Reading, room: Room, correction: Correction | None) -> For
 def try_settings(
     command: Command, *, config: str | None, model: str | None, sets: Sequence[str]
 ) -> tuple[Reading | None, Said | None]:
-    """The reading, or why there is none. What the user asked for by name must be read."""
+    """The reading, or why there is none. What the user explicitly asked for must be readable."""
     try:
         return read_settings(command, config=config, model=model, sets=sets), None
     except BrimfulError as error:

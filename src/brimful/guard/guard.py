@@ -1,7 +1,7 @@
-"""The guard: start, and when memory runs out, plan again and go on from the last checkpoint.
+"""The guard: start, and when memory runs out, re-plan and resume from the last checkpoint.
 
-Only an out-of-memory error is answered by another try. Settings that failed are never tried again, the
-effective batch is never changed, and every try leaves its log.
+Only an out-of-memory error leads to another try. Settings that failed are never tried again, the effective
+batch is never changed, and every try leaves its log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Tell = Callable[[Value], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the user wants of the guard."""
+    """The user's options for the guard."""
 
     tries: int = TRIES
     fix: bool = False
@@ -76,7 +76,7 @@ class Try:
     ended: Ending
     exit_code: int
     seconds: float
-    message: dict[str, Any] | None  # the numbers of PyTorch's message
+    message: dict[str, Any] | None  # the numbers in PyTorch's message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Outcome:
     exit_code: int
     why: Sentence
     folder: Path
-    changed: dict[str, list[Any]]  # line -> as the command said it, as it ran last
+    changed: dict[str, list[Any]]  # line -> [as in the command, as it ran last]
     tries: tuple[Try, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,20 +102,20 @@ class Outcome:
 
 @dataclass(slots=True)
 class _State:
-    """What is in force now, and what has been learned."""
+    """The current settings, and what has been learned."""
 
-    training: Training | None  # None where not even the batch is known
-    lines: dict[str, Any] = field(default_factory=dict)  # changed against the command as it was given
+    training: Training | None  # None if not even the batch is known
+    lines: dict[str, Any] = field(default_factory=dict)  # changed relative to the command as given
     failures: list[Failure] = field(default_factory=list)
     failed: list[Training] = field(default_factory=list)
     tries: list[Try] = field(default_factory=list)
     resumed: Found | None = None
     climb_to: NextTry | None = None
-    held: Training | None = None  # what ran well when it was left for a rung above
+    held: Training | None = None  # what ran well before moving up a rung
 
 
 class Guard:
-    """Keeps one command alive, and tells what it does."""
+    """Keeps one command alive, and reports what it does."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Guard:
         raise AssertionError("the last try has no next")
 
     def preview(self) -> dict[str, Any]:
-        """What would be started, and starts nothing."""
+        """What would be started; starts nothing."""
         self._judge()
         return {"words": list(self._words()), "changed": self._changed()}
 
@@ -162,7 +162,7 @@ class Guard:
             return
         next_try = replan(training, predicted.predict, predicted.room.gpu, self._command)
         if isinstance(next_try, NextTry) and not next_try.change:
-            return  # at risk, and no option of this script would lower it: it starts as it is
+            return  # at risk, and no option of this script would lower it: start unchanged
         if isinstance(next_try, NextTry) and not self._wishes.fix:
             self._tell(say("guard.fix_would_start", changes=change_text(next_try.change), why=next_try.why))
         elif isinstance(next_try, NextTry):
@@ -192,7 +192,7 @@ class Guard:
                 words=self._words(),
                 resumed_from=str(state.resumed.path) if state.resumed else None,
                 log=str(log),
-                ended=_how(ended, cause),
+                ended=_ending_of(ended, cause),
                 exit_code=ended.exit_code,
                 seconds=round(ended.seconds, 3),
                 message=cause.as_dict() if cause else None,
@@ -244,7 +244,7 @@ class Guard:
         return bounded(self._predicted.predict, room)
 
     def _time_to_climb(self, number: int, started_s: float) -> Sentence | None:
-        """Once this try left a checkpoint and a rung is left; one try is kept for coming back down."""
+        """Once this try has left a checkpoint and a rung is left; one try is kept for coming back down."""
         state = self._state
         if not self._wishes.climb or state.training is None or self._wishes.tries - number < 2:
             return None
@@ -292,7 +292,7 @@ class Guard:
         )
 
     def _journal(self, folder: Path) -> None:
-        """run.json beside the logs, whole at any moment."""
+        """run.json beside the logs, complete at any moment."""
         body = {
             "command": list(self._command.words),
             "changed": self._changed(),
@@ -302,7 +302,7 @@ class Guard:
 
 
 def new_folder(parent: Path, command: Command) -> Path:
-    """A folder that was not there before: mkdir either makes it or tells that somebody else did."""
+    """A new folder: mkdir either makes it or fails because it exists."""
     stem = re.sub(r"[^\w.-]", "_", (command.script or Path(command.words[0])).stem)[:60] or "run"
     with os_errors_as("guard.cannot_keep_logs", folder=parent):
         parent.mkdir(parents=True, exist_ok=True)
@@ -318,12 +318,12 @@ def out_of_memory_of(ended: Ended) -> OutOfMemory | None:
     """The message that ended it, if GPU memory did. One that the script survived is not what ended it."""
     if ended.status == 0:
         return None
-    found = [message for message in find_out_of_memory(_last_words(ended.tail)) if message.kind != "host"]
+    found = [message for message in find_out_of_memory(_last_traceback(ended.tail)) if message.kind != "host"]
     return found[-1] if found else None
 
 
-def _last_words(tail: str) -> str:
-    """From the last traceback on, with those it was raised from; everything where several ranks speak."""
+def _last_traceback(tail: str) -> str:
+    """From the last traceback on, with those it was raised from; everything if several ranks print."""
     at = tail.rfind(_TRACEBACK)
     if at < 0 or "[rank" in tail or "torch.distributed.elastic" in tail:
         return tail
@@ -334,7 +334,7 @@ def _last_words(tail: str) -> str:
     return tail[at:]
 
 
-def _how(ended: Ended, cause: OutOfMemory | None) -> Ending:
+def _ending_of(ended: Ended, cause: OutOfMemory | None) -> Ending:
     if ended.passed_on is not None:
         return "told_to_stop"
     if ended.stopped is not None:
@@ -364,7 +364,7 @@ def _failed(status: int) -> Sentence:
 
 
 def _numbers(cause: OutOfMemory) -> Value | None:
-    """What the message tells, as far as it does."""
+    """The numbers in the message, as far as it has them."""
     parts = []
     own = cause.process_bytes or cause.reserved_bytes
     if own is not None and cause.total_bytes:
@@ -379,5 +379,5 @@ def _numbers(cause: OutOfMemory) -> Value | None:
 
 
 def sealed_folder() -> Path:
-    """Where `brimful.job` keeps checkpoints: as the environment says, or its own default."""
+    """Where `brimful.job` keeps checkpoints: from the environment, or its own default."""
     return Path(os.environ.get("BRIMFUL_CHECKPOINT_DIR") or "checkpoints")

@@ -1,7 +1,7 @@
-"""One try: the user's command as a process of its own, its output passed on as it comes and kept in a log.
+"""One try: the user's command as a separate process, its output passed on as it comes and kept in a log.
 
-It sees a terminal where we have one. Signals that reach us reach its whole group, and when it is over nothing
-of it is left, whatever it started and however we ended.
+It sees a terminal if we have one. Signals that reach us reach its whole group, and when it is over nothing of
+it is left, whatever it started and however we ended.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from brimful.language import Quoted, Sentence, os_words, say
 from brimful.tracing.launch import end_marked
 
 MARK = "BRIMFUL_RUN"
-_TAIL_BYTES = 256 * 1024  # of its output: a message of PyTorch with a deep traceback is a tenth of it
+_TAIL_BYTES = 256 * 1024  # of its output: a PyTorch message with a deep traceback is a tenth of it
 _LOOK_S = 0.5  # between looks at the watchers
 _DRAIN_S = 2.0  # for output still in the pipes when it is over
-STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL, where we stop it ourselves
+STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL, if we stop it ourselves
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
-# Looked at twice a second with what was printed since; a reason ends the run.
+# Called twice a second with what was printed since; a returned reason ends the run.
 Watch = Callable[[bytes], Sentence | None]
 
 
@@ -55,7 +55,7 @@ class Ended:
 
 
 class Child:
-    """Runs one command once. `stdout` is the file descriptor of ours that its own goes to."""
+    """Runs one command once. `stdout` is our file descriptor for its standard output."""
 
     def __init__(self, words: Sequence[str], *, mark: str, log: Path, stdout: int) -> None:
         self._words, self._mark, self._log = words, mark, log
@@ -71,8 +71,8 @@ class Child:
 
     def run(self, watch: Watch | None) -> Ended:
         began = time.monotonic()
-        # Signals are ours from before it starts until all is over: none may end us with it half begun or
-        # half cleaned up.
+        # We handle signals from before it starts until all is over: none may end us while it is half started
+        # or half cleaned up.
         with self._log.open("xb", buffering=0) as log, self._signals():
             process, sources = self._start({**os.environ, MARK: self._mark})
             self._process = process
@@ -143,14 +143,14 @@ class Child:
             looked = time.monotonic()
             while process.poll() is None:
                 for key, _ in ready.select(_LOOK_S):
-                    if key.fd in sources and not self._pass(key.fd, sources[key.fd], log):
+                    if key.fd in sources and not self._pass_output(key.fd, sources[key.fd], log):
                         ready.unregister(key.fd)
                     elif key.fd == 0:
-                        self._type(ready)
+                        self._pass_input(ready)
                 if time.monotonic() - looked >= _LOOK_S:
                     self._look(watch)
                     looked = time.monotonic()
-            # What it started may hold the pipes open for ever; the group goes first.
+            # Processes it started may hold the pipes open forever; end the group first.
             self._send(signal.SIGKILL)
             self._drain(ready, sources, log)
 
@@ -161,10 +161,10 @@ class Child:
             if not left:
                 return
             for key in left:
-                if not self._pass(key.fd, sources[key.fd], log):
+                if not self._pass_output(key.fd, sources[key.fd], log):
                     ready.unregister(key.fd)
 
-    def _pass(self, source: int, ours: int, log: FileIO) -> bool:
+    def _pass_output(self, source: int, ours: int, log: FileIO) -> bool:
         """Bytes as they come: to us, to the log, to the tail. False at the end of the stream."""
         try:
             data = os.read(source, 65536)
@@ -182,11 +182,11 @@ class Child:
         if ours not in self._closed:
             try:
                 _write(ours, data)
-            except OSError:  # nobody reads any more (`| head`): the run and its log go on
+            except OSError:  # the reader is gone (`| head`): the run and its log go on
                 self._closed.add(ours)
         return True
 
-    def _type(self, ready: selectors.BaseSelector) -> None:
+    def _pass_input(self, ready: selectors.BaseSelector) -> None:
         """What the user types goes to the run."""
         assert self._master is not None
         typed = os.read(0, 4096)
@@ -207,14 +207,14 @@ class Child:
             self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
-        """To its whole group, if it is there yet and still."""
+        """To its whole group, if it exists."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals that reach us reach its whole group; the second one to stop it ends it at once."""
+        """Signals that reach us reach its whole group; a second stop signal kills it at once."""
 
         def forward(number: int, _: FrameType | None) -> None:
             stops = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -225,7 +225,7 @@ class Child:
 
         def pause(_: int, __: FrameType | None) -> None:
             self._send(signal.SIGSTOP)
-            os.kill(os.getpid(), signal.SIGSTOP)  # until somebody says `fg`
+            os.kill(os.getpid(), signal.SIGSTOP)  # until `fg`
             self._send(signal.SIGCONT)
 
         def resize(_: int, __: FrameType | None) -> None:
@@ -248,11 +248,11 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _terminal() -> tuple[int, int]:
-    """A terminal for the run, as wide as ours, that changes nothing of what passes through it."""
+    """A terminal for the run, as wide as ours, that does not change what passes through it."""
     master, slave = pty.openpty()
     settings = termios.tcgetattr(slave)
-    settings[1] &= ~termios.OPOST  # ours makes \r\n of \n, once
-    settings[3] &= ~termios.ECHO  # ours has shown what was typed
+    settings[1] &= ~termios.OPOST  # ours turns \n into \r\n, once
+    settings[3] &= ~termios.ECHO  # ours has already echoed what was typed
     termios.tcsetattr(slave, termios.TCSANOW, settings)
     _copy_size(slave)
     return master, slave
@@ -267,7 +267,7 @@ def _copy_size(to: int) -> None:
 
 @contextmanager
 def _pidfd(pid: int) -> Iterator[int | None]:
-    """Readable when the process is over; None on a kernel without it: looking twice a second will do."""
+    """Readable when the process is over; None on a kernel without it: polling twice a second will do."""
     try:
         handle = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -280,7 +280,7 @@ def _pidfd(pid: int) -> Iterator[int | None]:
 
 
 def _warden(group: int, mark: str) -> subprocess.Popen[bytes]:
-    """Whoever kills us without a word leaves it a closed pipe."""
+    """If we are killed without warning, it sees its pipe close."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", warden.__file__, str(group), f"{MARK}={mark}"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

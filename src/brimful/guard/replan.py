@@ -1,7 +1,7 @@
 """What to change when memory ran out: the same effective batch in smaller pieces, then Fit's ladder.
 
 Pure: settings and what was learned go in, a plan or the reason for none comes out. A plan never repeats
-settings that have failed, and each failure lowers what a prediction may reach, so planning comes to an end.
+settings that have failed, and each failure lowers what a prediction may reach, so planning terminates.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
 
-_LESS = 0.98  # of a prediction that failed: the least by which the next one has to be smaller
+_LESS = 0.98  # of a prediction that failed: how much smaller the next one must be at least
 _MOST_TOGETHER = 3
 RUNG_UP = say("guard.rung_up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Settings that ran out of memory: what was predicted for them and what the message told."""
+    """Settings that ran out of memory: their prediction and what the message said."""
 
     predicted_bytes: float | None
-    usable_bytes: int | None  # that this process could have had at that moment
-    needed_bytes: int | None  # that it had and asked for: it needs at least so much
+    usable_bytes: int | None  # what this process could have had at that moment
+    needed_bytes: int | None  # what it had plus what it asked for: the least it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextTry:
-    """The lines to change, and what is expected of it."""
+    """The lines to change, and the expected result."""
 
     change: Change
     why: Sentence
     training: Training | None = None
-    slower: float | None = None  # step time against the settings before, as predicted
+    slower: float | None = None  # predicted step time relative to the previous settings
 
     @property
     def lines(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class NextTry:
 
     @property
     def expected(self) -> Value:
-        """Why, and how much longer a step takes where that is predicted."""
+        """Why, and how much longer a step takes if that is predicted."""
         if self.slower is None:
             return self.why
         return Several((self.why, say("guard.slower", factor=Number(self.slower, 2))), between="; ")
@@ -70,16 +70,16 @@ def failure_of(message: OutOfMemory, predicted_bytes: float | None) -> Failure:
     if own is not None and message.free_bytes is not None:
         usable = own + message.free_bytes
     if own is not None and message.tried_bytes is not None:
-        # What is cached and free may serve part of it, but a message shows that it did not.
+        # What is cached and free may serve part of it, but the message shows that it did not.
         needed = own + message.tried_bytes
     return Failure(predicted_bytes=predicted_bytes, usable_bytes=usable, needed_bytes=needed)
 
 
 def room_bytes(failures: Sequence[Failure], usable_bytes: int) -> int:
-    """What a prediction may reach from now on: the card's room, and less than whatever has failed.
+    """What a prediction may reach from now on: the card's room, and less than anything that has failed.
 
-    Formula: a prediction that failed was too low by at least needed / usable, or memory was split up; so the
-    next one has to stay below it by that ratio, and by two per cent at least.
+    Formula: a prediction that failed was too low by at least needed / usable, or memory was fragmented; so
+    the next one must stay below it by that ratio, and by at least two per cent.
     """
     room = float(usable_bytes)
     for failure in failures:
@@ -94,7 +94,7 @@ def room_bytes(failures: Sequence[Failure], usable_bytes: int) -> int:
 
 
 def bounded(predict: Predict, room: int) -> Predict:
-    """The same predictions for a card with so much room."""
+    """The same predictions for a card with this much room."""
     return lambda training: replace(predict(training), usable_bytes=room)
 
 
@@ -117,7 +117,7 @@ def replan(
 
 
 def halve(training: Training, command: Command, *, failed: Sequence[Training] = ()) -> NextTry | NoTry:
-    """Where nothing can be predicted: half the micro-batch, or the next smaller that divides the whole."""
+    """If nothing can be predicted: half the micro-batch, or the next smaller one that divides the whole."""
     if not command.can_say(command.batch_keys):
         return NoTry(why=_unsayable(command))
     for size in reversed(smaller_batches(training)):
@@ -130,17 +130,17 @@ def halve(training: Training, command: Command, *, failed: Sequence[Training] = 
 
 
 def _split(training: Training, size: int) -> Training:
-    """The same sequences a step, so many at a time."""
+    """The same sequences per step, this many at a time."""
     whole = training.batch_size * training.accumulation
     return replace(training, batch_size=size, accumulation=whole // size)
 
 
 def spoken_training(command: Command) -> Training | None:
-    """Micro-batch and accumulation of a command of which nothing else is known."""
+    """Micro-batch and accumulation of a command about which nothing else is known."""
     batch, accumulation = (command.says.get(key) for key in command.batch_keys)
     if not is_whole(batch, 1, 10**9 - 1) or not is_whole(accumulation, 1, 10**9 - 1):
         return None
-    # nanoGPT says the accumulation of all GPUs together, and divides it among them.
+    # nanoGPT gives the accumulation of all GPUs together, and divides it among them.
     gpus = command.gpus if command.style == NANOGPT_STYLE and accumulation % command.gpus == 0 else 1
     return Training(
         batch_size=batch, sequence_tokens=1, accumulation=accumulation // gpus, gpus=gpus, dtype="bfloat16",
@@ -156,7 +156,7 @@ def climbed(
     *,
     failed: Sequence[Training],
 ) -> NextTry | None:
-    """The next rung up: one setting turned back towards what was asked for, that has not failed."""
+    """The next rung up: one setting turned back towards the requested one, that has not failed."""
     ways: list[Training] = []
     if training.batch_size < goal.batch_size:
         size = next(n for n in (*smaller_batches(goal), goal.batch_size) if n > training.batch_size)
@@ -171,7 +171,7 @@ def climbed(
         change, lines_alone = command.dialect.spell(training, way)
         if way in failed or not lines_alone or not command.can_say(tuple(change)):
             continue
-        # More than what failed takes is no rung: it would fail too.
+        # A rung must need less than what failed, or it would fail too.
         if predict is not None:
             need, *least = (predict(each).memory.device_bytes.likely for each in (way, *failed))
             if any(need >= bad for bad in least):
@@ -181,10 +181,10 @@ def climbed(
 
 
 def _moves(training: Training, gpu: Gpu, command: Command) -> list[Move]:
-    """Changes that train the same numbers and that words of this script alone can make.
+    """Changes that keep the numerics and that this script's options can express.
 
-    What changes the optimizer or its formats is left out: a checkpoint of the run would not load into it.
-    A kernel that may not be installed is left out too: its crash would end the run.
+    Changes of the optimizer or its formats are left out: a checkpoint of the run would not load into it. A
+    kernel that may not be installed is left out too: its crash would end the run.
     """
     found = []
     for move in savers(training, gpu, command.dialect):
@@ -206,7 +206,7 @@ def _sets(moves: Sequence[Move], size: int) -> Iterator[dict[str, Any]]:
 def _with_moves(
     sizes: Sequence[Training], moves: Sequence[Move], predict: Predict, failed: Sequence[Training]
 ) -> Training | None:
-    """As few moves as it takes; of those the fastest. Compiling comes after what needs no compiler."""
+    """As few moves as necessary; of those the fastest. Compiling comes after what needs no compiler."""
     for count in range(1, min(_MOST_TOGETHER, len(moves)) + 1):
         fitting = [
             after
@@ -234,7 +234,7 @@ def _safest(
 def _doubtful(
     training: Training, moves: Sequence[Move], predict: Predict, failed: Sequence[Training]
 ) -> Training | None:
-    """Nothing is likely to fit; the safest settings are still worth a try where the low end does."""
+    """Nothing is likely to fit; the safest settings are still worth a try if the low end does."""
     safest = _safest(training, moves, predict, failed)
     if safest is None:
         return None

@@ -1,8 +1,8 @@
 """Ends a guarded run when its guard is gone: `python warden.py GROUP MARK`, with a pipe as standard input.
 
-The guard holds the other end of the pipe, and writes when the run is over. However it goes before that, by
-`kill -9` too, the pipe closes; then whatever is left of the run is asked to leave, and ended.
-Standard library alone, and no import of brimful: it is started for every try, beside a training run.
+The guard holds the other end of the pipe, and writes when the run is over. However it dies before that, even
+by `kill -9`, the pipe closes; then what is left of the run is asked to leave, and ended.
+Standard library only, without importing brimful: it is started for every try, beside a training run.
 """
 
 import os
@@ -26,7 +26,7 @@ def marked(mark: bytes) -> list[int]:
 
 
 def tell(group: int, mark: bytes, number: int) -> bool:
-    """Signal the group and whoever carries the mark; whether there was anyone."""
+    """Signal the group and all processes with the mark; returns whether there were any."""
     reached = False
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)

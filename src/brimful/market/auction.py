@@ -1,14 +1,14 @@
-"""Spot clearing of one pool at one moment: who wins, at what one price, and why everybody else does not.
-Pure.
+"""Spot clearing of one pool at one moment: which bids win, at which single price, and why the others lose.
 
 Winners are the exact optimum of ranking values over the units (optimum.py). The price is
 
     max(floor, highest losing limit not above the lowest winning limit)
 
-of those that the pool could hold at all. The floor is the highest ask of supply in use, so the price is above
-no winner's limit and below no seller's ask. A loser above the price is the rule's known cost: with gangs no
-single price suits everybody, and an in-the-money gang may be rejected while an out-of-the-money one is never
-accepted. Each gets its reason and its shadow price, the limit at which it would have drawn level.
+among bids that the pool could hold at all. The floor is the highest ask of supply in use, so the price is
+never above a winner's limit or below a seller's ask. A loser above the price is the known cost of this rule:
+with gangs no single price suits everyone, and an in-the-money gang may be rejected while an out-of-the-money
+one is never accepted. Each loser gets its reason and its shadow price, the limit at which it would have drawn
+level. Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from brimful.language import Sentence, Several, Usd, count, say
 from brimful.market.bid import Bid, Book, Step
 from brimful.market.optimum import Item, Optimum
 
-# Which of these (bid, units), in rank order, cannot be placed together. The scheduler knows topology; we do
-# not.
+# Returns which of these (bid, units), in rank order, cannot be placed together. The scheduler knows the
+# topology; this module does not.
 Placeable = Callable[[Sequence[tuple[Bid, int]]], Iterable[str]]
 
 BELOW_PRICE = "below_price"
@@ -44,18 +44,18 @@ class Loss:
     bid: Bid
     reason: str
     shadow_price: int | None
-    price: int  # the pool's, that it was compared with
+    price: int  # the pool's price, to which it was compared
     units_left: int = 0  # of the pool, after the winners
     displaced_by: tuple[str, ...] = ()
 
     @property
     def short(self) -> int | None:
-        """What its limit lacks to draw level, per GPU-hour."""
+        """How far its limit is below drawing level, per GPU-hour."""
         return None if self.shadow_price is None else max(0, self.shadow_price - self.bid.limit)
 
     @property
     def detail(self) -> Sentence:
-        """The reason with its numbers. Made when asked: thousands lose and few are looked at."""
+        """The reason with its numbers. Built on request: thousands lose and few are looked at."""
         bid, gpus = self.bid, count("gpu", self.bid.min_quantity)
         if self.reason == BELOW_PRICE:
             return say("market.below_price", limit=Usd(bid.limit), price=Usd(self.price))
@@ -65,7 +65,7 @@ class Loss:
         others = Several((*self.displaced_by[:5], *more))
         if self.short is None:
             code = "market.unplaceable" if self.reason == UNPLACEABLE else "market.larger_than_pool"
-            # The others: GPUs are kept for a gang that has waited too long.
+            # The other case: GPUs are kept for a gang that has waited too long.
             kept = say("market.kept_for", gpus=gpus, left=self.units_left, others=others)
             return kept if self.displaced_by else say(code, gpus=gpus)
         if not self.displaced_by:
@@ -90,7 +90,7 @@ class Cleared:
 
 
 def clear(book: Book, *, placeable: Placeable | None = None, first: Collection[str] = ()) -> Cleared:
-    """Clear the pool. `first` names bids that have waited long enough: they are in, the rest is optimal."""
+    """Clear the pool. `first` names bids that have waited long enough: they win, the rest is optimal."""
     sellers = {step.seller for step in book.supply if step.seller}
     ranked = book.ranked()
     own = {bid.bid for bid in ranked if bid.owner in sellers}
@@ -98,7 +98,7 @@ def clear(book: Book, *, placeable: Placeable | None = None, first: Collection[s
     while True:
         able = [bid for bid in ranked if bid.bid not in own and bid.bid not in unplaced]
         levels = _levels(book, able, first=first)
-        best = max(levels, key=lambda level: level.net, default=None)  # the lowest ask among equals
+        best = max(levels, key=lambda level: level.net, default=None)  # the lowest ask on a tie
         winners = [] if best is None else best.winners()
         refused = set(placeable(winners)) if placeable and winners else set()
         if not refused:
@@ -128,7 +128,7 @@ def _price(floor: int, winners: Sequence[tuple[Bid, int]], losers: Sequence[Bid]
 
 
 def _floor(book: Book, winners: Sequence[tuple[Bid, int]]) -> int:
-    """The highest ask of supply in use; the lowest there is while nothing is used."""
+    """The highest ask of supply in use; the lowest ask if none is used."""
     if not book.supply:
         return 0
     used, floor = sum(units for _, units in winners), book.supply[0].ask
@@ -142,8 +142,8 @@ def _floor(book: Book, winners: Sequence[tuple[Bid, int]]) -> int:
 class _Level:
     """The supply up to one step, the bids that reach its ask, and their optimum.
 
-    Every winner pays one price and no seller gets less than its ask: using a step means that nobody wins
-    whose limit is below its ask. So each step is tried with the bids it leaves.
+    All winners pay one price and no seller gets less than its ask: using a step means that no bid with a
+    limit below its ask wins. So each step is tried with the bids that remain.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class _Level:
         self._holders: dict[int, dict[str, int]] = {}
 
     def _best(self, worth: Sequence[int]) -> tuple[int, int]:
-        """(net worth, units): the fewest units among equals."""
+        """(net worth, units): the fewest units on a tie."""
         if not self.cost[-1]:
             return worth[-1], len(worth) - 1
         at = max(range(len(worth)), key=lambda k: worth[k] - self.cost[k])
@@ -177,14 +177,14 @@ class _Level:
         return [(bid, bid.min_quantity) for bid in self.first] + chosen
 
     def holders(self, units: int) -> dict[str, int]:
-        """Who has how many in the best use of this many units."""
+        """Units per bid in the best use of this many units."""
         if units not in self._holders:
             chosen = {self.bids[i].bid: many for i, many in self.optimum.chosen(units).items()}
             self._holders[units] = chosen | {bid.bid: bid.min_quantity for bid in self.first}
         return self._holders[units]
 
     def without(self, book: Book, bid: Bid) -> _Level:
-        """The same supply as if this bid were not there."""
+        """The same supply without this bid."""
         level = object.__new__(_Level)
         level.ask, level.first, level.cost, level.since = self.ask, self.first, self.cost, self.since
         level.bids = [each for each in self.bids if each is not bid]
@@ -210,7 +210,7 @@ def _levels(book: Book, bids: Sequence[Bid], *, first: Collection[str]) -> list[
 
 
 def _costs(steps: Sequence[Step]) -> list[int]:
-    """Of the first k units, in hundredths of a micro-dollar as the ranking counts."""
+    """Cost of the first k units, in hundredths of a micro-dollar like the ranking."""
     costs = [0]
     for step in steps:
         each = 100 * step.ask if step.bought else 0
@@ -219,7 +219,7 @@ def _costs(steps: Sequence[Step]) -> list[int]:
 
 
 class _Why:
-    """Reasons, in numbers. What bids of one size have in common is found once."""
+    """Reasons, in numbers. What bids of one size have in common is computed once."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class _Why:
         self._own, self._unplaced = own, unplaced
         self._winners = [] if best is None else best.winners()
         self._left = book.units - sum(units for _, units in self._winners)
-        # By size: the limit it takes, and who would then have the rest.
+        # By size: the limit required, and which bids would then have the rest.
         self._room: list[dict[tuple[int, int, int], tuple[int, dict[str, int]]]] = [{} for _ in levels]
 
     def loss(self, bid: Bid) -> Loss:
@@ -255,7 +255,7 @@ class _Why:
         return Loss(bid, reason, shadow, self._price, self._left, tuple(each.bid for each in displaced))
 
     def _shadow(self, bid: Bid) -> tuple[int | None, dict[str, int]]:
-        """(the limit at which it would draw level, who would then have how many)."""
+        """(the limit at which it would draw level, which bids would then have how many units)."""
         found: tuple[int, dict[str, int]] | None = None
         key = (bid.min_quantity, bid.quantity, self._book.percent(bid))
         for level, rooms in zip(self._levels, self._room, strict=True):
@@ -265,7 +265,7 @@ class _Why:
             if room is None:
                 room = rooms[key] = self._make_room(level, bid)
             needed, stay = room
-            if bid.bid in stay:  # it would be in its own way
+            if bid.bid in stay:  # it would compete with itself
                 needed, stay = self._make_room(level.without(self._book, bid), bid)
             if found is None or needed < found[0]:
                 found = (needed, stay)
@@ -278,7 +278,7 @@ class _Why:
 
 
 def _easiest(net: int, level: _Level, bid: Bid, factor: int) -> tuple[int, int]:
-    """(the least limit that makes up for what it displaces, the units it then leaves to the others)."""
+    """(the lowest limit that makes up for what it displaces, the units it then leaves to the others)."""
     worth, cost = level.optimum.worth, level.cost
     last = len(worth) - 1
     totals = range(bid.min_quantity, last + 1) if cost[-1] else (last,)

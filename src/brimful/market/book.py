@@ -1,6 +1,6 @@
-"""A book as people write it: JSON in, a `Book` out, or an error that names the entry. Nothing is half-read.
+"""A book as users write it: JSON in, a `Book` out, or an error that names the entry. All or nothing.
 
-Money is in dollars per GPU-hour there and is rounded to the micro-dollar once, here.
+There, money is in dollars per GPU-hour; it is rounded to the micro-dollar once, here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brimful.units import MICROUSD
 
 MOST_UNITS = 65_536
 MOST_BIDS = 1_000_000
-MOST_USD = 1_000_000  # per GPU-hour: above this it is a slip of the pen
+MOST_USD = 1_000_000  # per GPU-hour: more is a typing error
 _MOST_DIGITS = 100
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -40,14 +40,15 @@ _BID = (
 def parse_book(text: str) -> Book:
     """The book in a JSON text."""
     try:
-        # Decimal keeps the digits as they were written. What is no number is refused where its entry is read.
+        # Decimal keeps the digits as written. Anything that is not a number is refused when its entry is
+        # read.
         body: object = json.loads(text, parse_float=_decimal, parse_int=_integer, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
         raise BadInput(say("market.book_not_json", error=error)) from error
     if not isinstance(body, dict):
         raise BadInput(say("market.book_not_object"))
     book = say("market.book")
-    _spelt(body, book, _BOOK)
+    _check_spelling(body, book, _BOOK)
     floor = _money(body.get("floor", 0), book, "floor", zero=True)
     bonus = body.get("bonus_percent", 25)
     if not _is_integer(bonus) or not 0 <= bonus <= 100:
@@ -68,7 +69,7 @@ def _supply(given: object, floor: int) -> tuple[Step, ...]:
         where = say("market.supply_entry", entry=Plain(i + 1))
         if not isinstance(entry, dict):
             _bad(say("market.bad_step", where=where, value=_shown(entry)))
-        _spelt(entry, where, _STEP)
+        _check_spelling(entry, where, _STEP)
         ask = _money(_get(entry, "ask"), where, "ask") if _get(entry, "ask") is not None else floor
         if ask < floor:
             _bad(say("market.ask_below_floor", where=where, ask=Usd(ask), floor=Usd(floor)))
@@ -118,7 +119,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
         _bad(say("market.no_name", entry=Plain(i + 1)))
     name = str(name)[:200]
     where = _entry(name, i)
-    _spelt(entry, where, _BID)
+    _check_spelling(entry, where, _BID)
     quantity = _count(_get(entry, "quantity"), where, "quantity", most=1_000_000)
     least = _get(entry, "min_quantity")
     least = quantity if least is None else _count(least, where, "min_quantity", most=1_000_000)
@@ -153,7 +154,7 @@ def _limit(entry: Mapping[str, Any], where: Sentence, reference: int) -> int:
 
 
 def _name(given: object) -> str:
-    """Of an owner or a seller. Null is nobody: two of them are not the same one."""
+    """Name of an owner or a seller. Null is anonymous: two of them are not the same one."""
     return "" if given is None else str(given)[:200]
 
 
@@ -161,14 +162,14 @@ def _get(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
     return next((entry[name] for name in _NAMES[key] if name in entry), None)
 
 
-def _spelt(entry: Mapping[str, Any], where: Sentence, known: tuple[str, ...]) -> None:
-    """Refuse a misspelt field: it would be ignored silently. Fields unlike any of ours are fine."""
+def _check_spelling(entry: Mapping[str, Any], where: Sentence, known: tuple[str, ...]) -> None:
+    """Refuse a misspelt field: it would be ignored silently. Unrelated extra fields are fine."""
     for field in entry:
         if field not in known and (near := _near(field[:60], known)):
             _bad(say("market.misspelt", where=where, field=field[:60], name=near))
 
 
-@lru_cache(maxsize=256)  # a book may have a million bids with the same field
+@lru_cache(maxsize=256)  # a book may have a million bids with the same fields
 def _near(field: str, known: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
@@ -215,7 +216,7 @@ def _flag(value: object, where: Sentence, field: str) -> bool:
 def _decimal(digits: str) -> Decimal | str:
     try:
         return Decimal(digits)
-    except InvalidOperation:  # an exponent beyond all reason
+    except InvalidOperation:  # an absurd exponent
         return digits
 
 

@@ -1,16 +1,17 @@
 """What is likely to come: the load of a pool hour by hour, and whether a price stays below a limit. Pure.
 
-Both learn online from the past alone, and both say how well they did.
+Both learn online from the past alone, and both report their own accuracy.
 
-Load. Four simple guesses (as now; as now with the hour's usual difference; the last day's mean with it; the
-last week's mean with it) are weighted by how far each was off in the same situations of the last eight
-weeks: same hour of day, same hours ahead. How far the weighted guess was off then is the band around it.
-Where loads drift, such a band is too narrow, so the share left outside on each side is corrected once a
-day by what fell outside (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021).
+Load. Four simple guesses (as now; as now plus the hour's usual difference; the last day's mean plus it; the
+last week's mean plus it) are weighted by their errors in the same situations of the last eight weeks: same
+hour of day, same hours ahead. The error of the weighted guess in those situations gives the band around it.
+When loads drift, such a band is too narrow, so the share left outside on each side is corrected once a day by
+what fell outside (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021).
 
-Price. How high a price rose within h hours is counted by what the days before looked like: its change of a
-day, how much it moved in three days, its change of three days. A cell with few cases leans on the wider one
-above it, up to the count of all cases. The chance to stay below a limit is the share that rose less.
+Price. Past rises within h hours are counted by what the preceding days looked like: the price's change over a
+day, how much it moved in three days, its change over three days. A cell with few cases leans on the wider one
+above it, up to the count of all cases. The chance of staying below a limit is the share of cases that rose
+less.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from brimful.fleet.node import Pool
 DAY_H = 24
 QUANTILES = (0.1, 0.5, 0.9)
 # Tuned on half of the pools of one public record, reported on the others (explanation/market.md).
-DAYS_COMPARED = 56  # situations like this one that are looked back at
-PROFILE_DAYS = 14  # days that say what is usual for an hour
-STEP_OF_TAILS = 0.02  # of each day's correction of the band
-LEAST_H = 4 * DAY_H  # of record before anything is said
+DAYS_COMPARED = 56  # how many past situations like this one are used
+PROFILE_DAYS = 14  # days that define what is usual for an hour
+STEP_OF_TAILS = 0.02  # of the daily correction of the band
+LEAST_H = 4 * DAY_H  # of record needed before any forecast
 KEPT_H = (DAYS_COMPARED + 4) * DAY_H
 
 
-Guess = Callable[[int, int], tuple[float, ...]]  # (origin, hours ahead) -> what each would say
+Guess = Callable[[int, int], tuple[float, ...]]  # (origin, hours ahead) -> each guess
 
 
 class Band(NamedTuple):
@@ -48,16 +49,16 @@ class Band(NamedTuple):
 
 @dataclass(slots=True)
 class LoadScore:
-    """Forecasts of a day, made at its start, beside two that anybody could make.
+    """Forecasts of a day, made at its start, beside two trivial ones.
 
-    Those get a band too, from how far they were off in the same situations. Pinball loss: lower is better.
+    Those get a band too, from their errors in the same situations. Pinball loss: lower is better.
     """
 
     hours: int = 0
-    inside: int = 0  # the band
+    inside: int = 0  # hours inside the band
     pinball: float = 0.0
     yesterday: float = 0.0  # the same hour of the day before
-    persistence: float = 0.0  # as it was when the forecast was made
+    persistence: float = 0.0  # the load when the forecast was made
 
     @property
     def coverage(self) -> float | None:
@@ -80,20 +81,21 @@ def pinball(band: Band, seen: float) -> float:
 
 @dataclass(slots=True)
 class LoadForecaster:
-    """The load of one pool, told hour by hour; it forecasts from the last hour told."""
+    """The load of one pool, fed hour by hour; it forecasts from the last hour."""
 
     score: LoadScore = field(default_factory=LoadScore)
-    tails: list[float] = field(default_factory=lambda: [0.1, 0.1])  # left below and above the band
+    tails: list[float] = field(default_factory=lambda: [0.1, 0.1])  # shares left below and above the band
     told: int = 0  # hours ever
     _load: list[float] = field(default_factory=list)
     _day: list[float] = field(default_factory=list)  # mean of the day up to each hour
     _week: list[float] = field(default_factory=list)
-    _usual: list[float] = field(default_factory=list)  # how much above its day this hour of day mostly is
-    _due: list[tuple[Band, Band, Band]] = field(default_factory=list)  # of today, not yet scored
+    # How far this hour of day is usually above its day's mean.
+    _usual: list[float] = field(default_factory=list)
+    _due: list[tuple[Band, Band, Band]] = field(default_factory=list)  # today's, not yet scored
     _outside: list[int] = field(default_factory=lambda: [0, 0])  # today
 
     def tell(self, load: float) -> None:
-        """The next hour's load."""
+        """Add the next hour's load."""
         if self._due:
             self._mark(load)
         y = self._load
@@ -110,7 +112,7 @@ class LoadForecaster:
             self._begin_day()
 
     def ahead(self, hours: int) -> list[Band]:
-        """The next hours; none while the record is too short."""
+        """The next hours; empty while the record is too short."""
         if len(self._load) < LEAST_H + max(0, hours - DAY_H):
             return []
         return [self._band(h, self._guesses, self.tails) for h in range(1, hours + 1)]
@@ -151,7 +153,7 @@ class LoadForecaster:
         return Band(max(0.0, low), max(0.0, middle), max(0.0, high))
 
     def _begin_day(self) -> None:
-        """Settle what fell outside of yesterday's band and forecast today, to be scored."""
+        """Settle what fell outside yesterday's band, and forecast today, to be scored."""
         for side in (0, 1):
             rate = self._outside[side] / DAY_H
             corrected = self.tails[side] - STEP_OF_TAILS * (rate - QUANTILES[0])
@@ -182,9 +184,9 @@ class LoadForecaster:
 
 @dataclass(slots=True)
 class Forecasts:
-    """A forecaster for each pool of a fleet, told what its record has beyond what it was told before."""
+    """A forecaster for each pool of a fleet, fed with the new hours of the pool's record."""
 
-    _of: dict[Pool, tuple[LoadForecaster, int]] = field(default_factory=dict)  # and the next hour to tell
+    _of: dict[Pool, tuple[LoadForecaster, int]] = field(default_factory=dict)  # and the next hour to feed
 
     def of(self, pool: Pool, line: LoadLine) -> LoadForecaster:
         known, next_hour = self._of.get(pool, (LoadForecaster(), 0))
@@ -195,7 +197,7 @@ class Forecasts:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """Between the two nearest of a sorted list."""
+    """Interpolated between the two nearest of a sorted list."""
     at = q * (len(ordered) - 1)
     below = min(int(at), len(ordered) - 2) if len(ordered) > 1 else 0
     above = min(below + 1, len(ordered) - 1)
@@ -203,11 +205,11 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 class Situation(NamedTuple):
-    """What the days before a moment looked like, as logarithms of ratios of prices."""
+    """What the days before a moment looked like, as logarithms of price ratios."""
 
     price: float
-    day: float  # its change of a day
-    moved: float  # all its changes of three days, whatever their direction, a day
+    day: float  # change over a day
+    moved: float  # all changes of three days, regardless of direction, per day
     three_days: float
 
     def cells(self) -> tuple[tuple[int, ...], ...]:
@@ -217,33 +219,34 @@ class Situation(NamedTuple):
 
 
 def _bucket(change: float) -> int:
-    """Half a per cent, then ever twice as wide; beyond a sixth all alike."""
+    """Half a per cent wide, then each twice as wide; everything beyond a sixth is one bucket."""
     return int(copysign(min(5, floor(log2(1 + abs(change) / 0.005))), change))
 
 
-# How high a price rose: up to each edge. Finer than any limit needs; between two edges it is spread evenly.
+# How high a price rose: up to each edge. Finer than any limit needs; between two edges cases are spread
+# evenly.
 _EDGES = (0.0, *(0.0025 * expm1(k * log(2) / 2) for k in range(1, 18)))
-_LEAN = 10.0  # cases that the wider cell counts as in the narrower one
+_LEAN = 10.0  # cases that the wider cell counts for in the narrower one
 
 
 @dataclass(slots=True)
 class PriceForecaster:
-    """How high prices rose within some hours, by what the days before looked like."""
+    """How high prices rose within some hours, by what the preceding days looked like."""
 
     hours: int
     _peaks: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # cell -> cases by `_EDGES`
 
     def tell(self, then: Situation, peak: float) -> None:
-        """One case: the highest price within the hours. Infinite: it was not to be had at all."""
+        """One case: the highest price within the hours. Infinite: it was not available at all."""
         rose = log(peak / then.price) if peak < inf else inf
         at = bisect_right(_EDGES, rose + 1e-12) if rose > 0 else 0
         for cell in then.cells():
             self._peaks.setdefault(cell, [0] * (len(_EDGES) + 1))[at] += 1
 
     def stays_below(self, now: Situation | None, limit: float, *, price: float = 0.0) -> float | None:
-        """The chance that the price is never above the limit; None before any case.
+        """The chance that the price never exceeds the limit; None before any case.
 
-        Without a situation: of all cases alike, which is what a forecast has to beat.
+        Without a situation: over all cases, which is the baseline for a forecast.
         """
         rise = log(limit / (now.price if now else price))
         if rise < 0:
@@ -259,7 +262,7 @@ class PriceForecaster:
 
 
 def _up_to(counts: Sequence[int], rise: float) -> float:
-    """Cases that rose so far at most."""
+    """Cases that rose at most this far."""
     at = bisect_right(_EDGES, rise) - 1
     whole = sum(counts[: at + 1])
     if at + 1 == len(_EDGES):
@@ -270,7 +273,7 @@ def _up_to(counts: Sequence[int], rise: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PriceSeries:
-    """Changes of one price, in hours; None: not listed from there on."""
+    """Changes of one price, in hours; None: not listed from then on."""
 
     at_h: Sequence[float]
     prices: Sequence[float | None]
@@ -280,7 +283,7 @@ class PriceSeries:
         return self.prices[i] if i >= 0 else None
 
     def situation(self, hour: float) -> Situation | None:
-        """None where it was not listed all of the three days before."""
+        """None if it was not listed for all of the preceding three days."""
         first, last = (bisect_right(self.at_h, each) - 1 for each in (hour - 72, hour))
         if first < 0:
             return None
@@ -294,7 +297,7 @@ class PriceSeries:
         return Situation(prices[-1], log(prices[-1] / day_before), moved, logs[-1] - logs[0])
 
     def peak(self, hour: float, hours: float) -> float | None:
-        """The highest price until then; infinite where it was not listed; None where the record ends."""
+        """The highest price until then; infinite if it was not listed; None if the record ends earlier."""
         if not self.at_h or hour + hours > self.at_h[-1]:
             return None
         i, end = (bisect_right(self.at_h, each) for each in (hour, hour + hours))
@@ -302,7 +305,7 @@ class PriceSeries:
         return max(inf if p is None else p for p in seen)
 
     def cases(self, hours: int, *, since_h: float = -inf, until_h: float = inf) -> Iterator[Case]:
-        """One a day whose end is known by `until_h`."""
+        """One per day whose end is known by `until_h`."""
         if not self.at_h:
             return
         start = max(self.at_h[0] + 72, since_h)
@@ -321,7 +324,7 @@ class Case(NamedTuple):
 
 @dataclass(slots=True)
 class BrierScore:
-    """Mean squared error of chances, beside that of saying the same for all: what was usual so far."""
+    """Mean squared error of the chances, beside that of always stating the usual rate so far."""
 
     cases: int = 0
     loss: float = 0.0
@@ -337,11 +340,11 @@ class BrierScore:
         return 1 - self.loss / self.climatology if self.climatology else None
 
 
-MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.25)  # limits that are tried, above the price of the moment
+MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.25)  # limits tried, relative to the current price
 
 
 def score_prices(series: Iterable[PriceSeries], hours: int, *, cut_h: float) -> dict[float, BrierScore]:
-    """By margin: learned on what ended before the cut, tried on every day after it."""
+    """By margin: learned on cases that ended before the cut, tested on every day after it."""
     lines = list(series)
     learned = PriceForecaster(hours)
     for line in lines:

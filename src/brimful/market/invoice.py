@@ -1,8 +1,8 @@
-"""Who is billed what, and what of it was waste: folded from the log beside the ledger. Pure.
+"""Who is billed what, and how much of it was waste: folded from the log beside the ledger. Pure.
 
-A line is one lease as it was posted; bills are sums of lines, kept up to date line by line. Waste that the
-log can tell: runs that failed, work that was done again because a stop lost it, and time in which GPUs were
-held idle. Where nobody could see whether a lease worked, its idle time is not known, and not zero.
+A line is one lease as it was posted; bills are sums of lines, updated line by line. Waste that the log shows:
+runs that failed, work that was repeated because a stop lost it, and time in which GPUs were held idle. If a
+lease's work could not be observed, its idle time is unknown, not zero.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Line:
     gpu: str
     gpu_s: int
     microusd: int
-    failed_microusd: int = 0  # it ended with an error of its own
-    lost_microusd: int = 0  # paid for work that a later lease did again
-    idle_microusd: int | None = None  # paid while its GPUs were held idle; None: nobody could see that
+    failed_microusd: int = 0  # it ended with its own error
+    lost_microusd: int = 0  # paid for work that a later lease repeated
+    idle_microusd: int | None = None  # paid while its GPUs were held idle; None: could not be observed
     moved_bytes: int = 0  # of its checkpoints, to and from a store
-    egress_microusd: int = 0  # paid for that
+    egress_microusd: int = 0  # paid for moving them
     user: str = ""
-    day: str = ""  # on which it ended, in UTC
+    day: str = ""  # the day it ended, in UTC
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Bill:
     microusd: int = 0
     failed_microusd: int = 0
     lost_microusd: int = 0
-    idle_microusd: int | None = None  # paid while GPUs were held idle; None: nobody has measured that
+    idle_microusd: int | None = None  # paid while GPUs were held idle; None: not measured
     moved_bytes: int = 0
     egress_microusd: int = 0
 
@@ -73,8 +73,8 @@ class Bill:
 
 
 class Sums:
-    """Bills of each team by `team`, `user`, `job`, `site`, `gpu` type or `day`, as many of these as are asked
-    for: a line is added to each once, and whoever looks adds up bills of teams, not lines."""
+    """Bills of each team by `team`, `user`, `job`, `site`, `gpu` type or `day`, whichever are requested: a
+    line is added to each once, and readers add up bills of teams, not lines."""
 
     def __init__(self, *by: str) -> None:
         self._by: dict[str, dict[str, dict[str, Bill]]] = {each: {} for each in by}  # by -> team -> of
@@ -85,7 +85,7 @@ class Sums:
                 _add(teams.setdefault(line.team, {}), getattr(line, by), line)
 
     def bills(self, by: str, is_wanted: Callable[[str], bool] = lambda _team: True) -> list[Bill]:
-        """Those of the teams that are wanted, together, dearest first."""
+        """The bills of the wanted teams, combined, most expensive first."""
         made: dict[str, Bill] = {}
         for team, bills in self._by[by].items():
             if is_wanted(team):
@@ -101,12 +101,12 @@ def _add(bills: dict[str, Bill], of: str, part: Line | Bill) -> None:
 
 
 class Invoices:
-    """What each event puts on a bill. What was posted is the ledger's word; this only says for what."""
+    """What each event adds to a bill. The ledger decides what was posted; this only says what for."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
-        self._told: set[str] = set()  # leases that were told to stop, by us
-        self._idle: dict[str, _Idle] = {}  # leases whose work somebody could see
+        self._told: set[str] = set()  # leases that we told to stop
+        self._idle: dict[str, _Idle] = {}  # leases whose work could be observed
 
     def apply(self, event: Event) -> list[Line]:
         """The lines that it adds."""
@@ -128,7 +128,7 @@ class Invoices:
         return []
 
     def _reserve(self, event: Event) -> list[Line]:
-        """A reservation that is over is a line of its own, for what no credit has taken."""
+        """A reservation that is over is a separate line, for what no credit has taken."""
         known = len(self.ledger.transfers)
         self.ledger.apply(event)
         posted = [moved for moved in self.ledger.transfers[known:] if moved.kind == "post"]
@@ -161,7 +161,7 @@ class _Idle:
 def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, idle_s: int | None) -> Line:
     job, gpu, seconds = charge.job, charge.pool.gpu, charge.billed_s(event.at_s)
     egress = min(posted, charge.egress_microusd)
-    gpus = posted - egress  # what is waste is of this
+    gpus = posted - egress  # the part that can be waste
     has_failed = not is_told and event.exit_code not in (0, None)
     failed = gpus if has_failed else 0
     idle = None
@@ -171,7 +171,7 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, id
     lost = 0
     if is_told and event.kept_work_s is not None and seconds:
         kept_s = min(seconds, int(event.kept_work_s / (job.rate(gpu) or 1.0)))
-        # No waste is counted twice: who was idle had no work to lose.
+        # No waste is counted twice: an idle job had no work to lose.
         lost = min(gpus * (seconds - kept_s) // seconds, gpus - failed - (idle or 0))
     return Line(
         team=job.tenant,

@@ -1,16 +1,16 @@
 """Who owes whom: double entry in integer micro-dollars, folded from the event log.
 
-Every movement takes from one account and gives to another, so all balances always sum to zero. A budget
-is held when it is set or when the job is submitted, leases are posted against the hold, and what is left is
-given back.
+Every movement takes from one account and gives to another, so all balances always sum to zero. A budget is
+held when it is set or when the job is submitted, leases are posted against the hold, and the rest is given
+back.
 
 Accounts: `tenant:NAME` (negative: has spent), `budget:NAME` (what is left of a budget), `hold:JOB` (of a
-job's own budget), `due:LEASE` (what a running lease came to in a period that is over), `site:NAME` (the
+job's own budget), `due:LEASE` (what a running lease cost in a period that is over), `site:NAME` (the
 operator's earnings there), `seller:NAME` (those of a node's owner, or of a reservation's while it is lent),
 `reservation:NAME` (paid ahead), `credit:NAME` (a tenant's, for reservations that were paused or returned),
 `operator:overrun` (what ran over a hard budget), `operator:credits` (given away, less what expired),
-`operator:bought` and `provider:NAME` (nodes that a provider made),
-`rounding`. Whose money pays is `fleet/money/purse.py`'s to say.
+`operator:bought` and `provider:NAME` (nodes that a provider made), `rounding`. `fleet/money/purse.py` decides
+whose money pays.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ class Transfer:
 
 @dataclass(slots=True, kw_only=True)
 class Unposted(Charge):
-    """A lease on its way to the bill."""
+    """A lease that has not been posted yet."""
 
     job: Job
     pool: Pool
-    sellers: tuple[tuple[str, int], ...]  # whose GPUs it holds: account, GPUs
+    sellers: tuple[tuple[str, int], ...]  # the owners of its GPUs: account, GPUs
     requeue: bool = False
     reservation: str = ""
-    lent: dict[str, int] = field(default_factory=dict)  # what its pool's reservations had come to at first
+    # What its pool's reservations had earned when it began.
+    lent: dict[str, int] = field(default_factory=dict)
 
 
 class Ledger:
@@ -60,14 +61,14 @@ class Ledger:
     def __init__(self) -> None:
         self.balances: dict[str, int] = {}
         self.transfers: list[Transfer] = []
-        # By seller: what roundings have kept from it, in parts of a micro-dollar. A whole one is posted.
+        # By seller: what rounding has withheld, in parts of a micro-dollar. Whole micro-dollars are posted.
         self.remainders: dict[str, int] = {}
-        self.spent_microusd: dict[str, int] = {}  # by job; a lease that still runs is not in it yet
+        self.spent_microusd: dict[str, int] = {}  # by job; without leases that still run
         self.spent_by_tenant: dict[str, int] = {}
-        self.held_by_tenant: dict[str, int] = {}  # for its jobs that have budgets of their own
+        self.held_by_tenant: dict[str, int] = {}  # for its jobs with their own budgets
         self.unposted: dict[str, Unposted] = {}  # by lease
         self._jobs: dict[str, Job] = {}
-        self._nodes: dict[str, tuple[Pool, str]] = {}  # node -> its pool, and who earns what it earns
+        self._nodes: dict[str, tuple[Pool, str]] = {}  # node -> its pool, and who gets its earnings
         self._lines: dict[Pool, PriceLine] = {}
         self._purses = Purses()
         self._cancelled: set[str] = set()
@@ -78,7 +79,7 @@ class Ledger:
 
     @property
     def rounding(self) -> int:
-        """Remainders that do not make a micro-dollar yet, in 1/3,600,000."""
+        """Remainders that do not add up to a micro-dollar yet, in 1/3,600,000."""
         return sum(self.remainders.values())
 
     def balance(self, account: str) -> int:
@@ -112,7 +113,7 @@ class Ledger:
                 self._buy(event)
 
     def _buy(self, event: Event) -> None:
-        """What the operator owes a provider is posted once the node is gone. Other events move no money."""
+        """Post what the operator owes a provider once the node is gone. Other events move no money."""
         if type(event) in CLOUD:
             self._cloud.apply(event)
         if isinstance(event, events.NodeGone):
@@ -125,7 +126,7 @@ class Ledger:
                 )
 
     def forget(self, job: str) -> int:
-        """Drop what is kept about a job that is over, and say what it cost: its transfers are history."""
+        """Drop what is kept about a job that is over, and return its cost: its transfers are history."""
         self._jobs.pop(job, None)
         self._cancelled.discard(job)
         hold = f"hold:{job}"
@@ -134,7 +135,7 @@ class Ledger:
         return self.spent_microusd.pop(job, 0)
 
     def forget_transfers(self, *, keep: int) -> None:
-        """Keep the newest in memory; the event log rebuilds the others."""
+        """Keep the newest in memory; the event log can rebuild the others."""
         del self.transfers[:-keep]
 
     def _submit(self, jobs: Sequence[Job], *, at_s: int) -> None:
@@ -177,7 +178,7 @@ class Ledger:
             self._lent[event.pool].set_price(event)
 
     def _fill(self, event: events.BudgetSet | events.BudgetsRenewed | events.CreditGranted) -> list[Move]:
-        """What setting or renewing budgets, or a credit, puts into purses and takes out of them."""
+        """What setting or renewing budgets, or a credit, moves into purses and out of them."""
         if isinstance(event, events.CreditGranted):
             return self._purses.credit(event.tenant, event.microusd)
         if isinstance(event, events.BudgetSet):
@@ -194,10 +195,10 @@ class Ledger:
         charge.close(event.at_s, moved_bytes=event.moved_bytes)
         job = charge.job
         owed, remainder = divmod(charge.owed(event.at_s), PARTS)
-        # A hard budget is never crossed: what a stop's grace period runs over it is the operator's.
+        # A hard budget is never exceeded: what a stop's grace period costs beyond it is paid by the operator.
         parts = self._purses.pay(job, event.lease, owed)
         paid = sum(microusd for source, microusd in parts if source != OVERRUN)
-        if not paid:  # it is on the bill all the same
+        if not paid:  # it is on the bill nevertheless
             parts = [(f"tenant:{job.tenant}", 0), *parts]
         for source, seller, share in _split(parts, charge.sellers):
             if share or source != OVERRUN:
@@ -219,7 +220,7 @@ class Ledger:
         sums = self._lent[charge.pool].advance(event.at_s)
         for name, total in sums.items() if charge.started_s is not None else ():
             found = self.reservations.find(name)
-            if found is None or found.tenant == charge.job.tenant:  # nobody earns by its own bids
+            if found is None or found.tenant == charge.job.tenant:  # no tenant earns from its own bids
                 continue
             since = total - charge.lent.get(name, 0)
             owners = min(most, earned(since, gpus=charge.size, share_permille=found.share_permille))
@@ -233,7 +234,7 @@ class Ledger:
 
     def _reserve(self, event: Event) -> None:
         if not isinstance(event, RESERVING):
-            return  # what moves no money
+            return  # events that move no money
         for moved in self.reservations.apply(event):
             at_s, kind, name = event.at_s, moved.kind, moved.reservation
             for source, target, microusd in self._accounts(moved):
@@ -262,7 +263,7 @@ class Ledger:
             self._lent[found.pool].change(name, held.by_name.get(name), at_s=event.at_s)
 
     def _accounts(self, moved: Moved) -> list[tuple[str, str, int]]:
-        """Where it is taken from, where it goes, and how much."""
+        """(source, target, amount) for each movement."""
         paid, credit, microusd = f"reservation:{moved.reservation}", f"credit:{moved.tenant}", moved.microusd
         match moved.kind:
             case "reserve":
@@ -278,7 +279,7 @@ class Ledger:
                 return [(credit, "operator:credits", microusd)]
 
     def _round(self, seller: str, remainder: int, event: events.LeaseEnded) -> None:
-        """Bills are rounded down; the seller gets its due all the same, as soon as it is a micro-dollar."""
+        """Bills are rounded down; the seller still gets its due, as soon as it adds up to a micro-dollar."""
         due, self.remainders[seller] = divmod(self.remainders.get(seller, 0) + remainder, PARTS)
         if due:
             self._move("rounding", seller, due, at_s=event.at_s, kind="rounding", lease=event.lease)
@@ -307,7 +308,7 @@ class Ledger:
         if target.startswith("hold:"):
             self._hold(target, microusd)
         if source.startswith(("hold:", "due:")) and not self.balances[source]:
-            del self.balances[source]  # closed: there is one for every job that ever had a budget
+            del self.balances[source]  # closed: every job with a budget ever has one
         self.transfers.append(
             Transfer(
                 at_s=at_s,
@@ -329,7 +330,8 @@ class Ledger:
 def _split(
     parts: Sequence[tuple[str, int]], sellers: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[str, str, int]]:
-    """(payer, seller, share) by GPUs held, to the micro-dollar: however many pay, a seller gets the same."""
+    """(payer, seller, share) by GPUs held, to the micro-dollar; the number of payers does not change a
+    seller's total."""
     gpus = sum(n for _, n in sellers) or 1
     due = 0
     for payer, microusd in parts:

@@ -1,7 +1,7 @@
 """What reservations earn while their GPUs are lent: a part of what borrowers pay, by the second. Pure.
 
-Every GPU of a pool's spot supply earns alike, whichever of them were hired: a reservation that lends K of U
-earns K / U of what all borrowers pay, and its owner the share that the contract says. Sums are in millionths
+Every GPU of a pool's spot supply earns the same, whichever of them were hired: a reservation that lends K of
+U earns K / U of what all borrowers pay, and its owner gets the share in the contract. Sums are in millionths
 of a micro-dollar per hour and GPU, so that they are exact until a lease is posted.
 """
 
@@ -24,11 +24,11 @@ class LentLine:
     at_s: int = 0
     price: int = 0
     parts: dict[str, int] = field(default_factory=dict)  # by reservation, in millionths of the supply
-    ends_s: dict[str, int] = field(default_factory=dict)  # by reservation: nothing is earned after it
+    ends_s: dict[str, int] = field(default_factory=dict)  # by reservation: when it stops earning
     sums: dict[str, int] = field(default_factory=dict)
 
     def advance(self, at_s: int) -> Mapping[str, int]:
-        """The sums up to then; time does not run backwards, and a window ends also while nobody looks."""
+        """The sums up to this time; time does not run backwards, and windows end between two calls too."""
         for name, part in self.parts.items():
             seconds = max(0, min(at_s, self.ends_s[name]) - self.at_s)
             self.sums[name] = self.sums.get(name, 0) + self.price * part * seconds
@@ -51,7 +51,7 @@ class LentLine:
             self.parts.pop(name, None)
 
     def forget(self, known: Callable[[str], object]) -> None:
-        """Drop the sums of reservations that nobody knows any more."""
+        """Drop the sums of reservations that are no longer known."""
         self.sums = {name: total for name, total in self.sums.items() if known(name) is not None}
 
     def set_price(self, event: PoolPriced) -> None:
@@ -60,5 +60,5 @@ class LentLine:
 
 
 def earned(total: int, *, gpus: int, share_permille: int) -> int:
-    """Micro-dollars for the owner out of a sum of one lease of so many GPUs, rounded down."""
+    """The owner's micro-dollars from the sum of one lease of this many GPUs, rounded down."""
     return total * gpus * share_permille // (MILLION * 1000 * HOUR_S)

@@ -1,11 +1,12 @@
 """The exact optimum over units: which bids together are worth most, for every number of units at once.
 
 A dynamic programme over (bids in rank order) x (units). Gangs are all or nothing; an elastic bid takes any
-number between its ends. Of equally good sets the one is chosen that the first in the ranking is in, then the
-second, and so on, and an elastic bid gets as much as it can: so the answer does not depend on how the book
-was written.
+number between its bounds. Of equally good sets, the one with the first bid of the ranking is chosen, then the
+one with the second, and so on, and an elastic bid gets as much as it can: so the answer does not depend on
+how the book was written.
 
-Two twins give the same answer: plain lists, and NumPy columns where it is installed and the book is large.
+Two implementations give the same answer: plain lists, and NumPy columns if it is installed and the book is
+large.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from itertools import accumulate, pairwise
 from operator import ge, lt
 from typing import Any, NamedTuple
 
-# From here on importing NumPy costs less than the lists do.
+# From this size on, importing NumPy costs less than using lists.
 LARGE = 50_000
 _CHECK_EVERY = 16
-_SAFE = 2**62  # what an int64 column may sum to
+_SAFE = 2**62  # the largest safe sum in an int64 column
 
 
 class Item(NamedTuple):
@@ -33,7 +34,7 @@ class Item(NamedTuple):
 class Optimum:
     """`worth[c]`: the most that at most `c` units can be worth; `chosen(c)`: who has how many of them.
 
-    Both hold for every `c` from `since` on: who asks for fewer numbers is answered sooner.
+    Both hold for every `c` from `since` on: asking for fewer numbers is faster.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ def _how_many(item: Item, rest: Sequence[int], left: int) -> int:
 
 
 def _undominated(items: Sequence[Item], units: int) -> Iterator[int]:
-    """Leave out what can be in no optimum, not even when one other bid is taken away.
+    """Drop bids that cannot be in any optimum, even if one other bid is taken away.
 
-    A bid that ranks before and could do with the same units goes first. Once those together leave no room,
-    even with the largest of them gone, a later bid of that kind is never in. Compared within equal ends
-    only, which is where thousands of bids pile up.
+    A bid that ranks higher and could use the same units goes first. Once those together leave no room, even
+    without the largest of them, a later bid of that kind never wins. Compares only bids with equal bounds,
+    which is where thousands of bids pile up.
     """
     ahead: dict[tuple[int, int], int] = {}
     for i, item in enumerate(items):
@@ -108,7 +109,7 @@ def _undominated(items: Sequence[Item], units: int) -> Iterator[int]:
 def _enough(items: Sequence[Item], units: int, since: int, numpy: Any) -> int:  # noqa: ANN401 - a module
     """How many of the first items can be in an optimum of `since` units or more: no later one can.
 
-    Later items are worth at most `weight` a unit. Once every number of units from `since` on is worth
+    Later items are worth at most `weight` per unit. Once every number of units from `since` on is worth
     strictly more than any smaller number with the rest filled up at `weight`, they cannot even draw level.
     """
     smallest = min((item.low for item in items), default=1)
@@ -136,7 +137,7 @@ def _zeros(units: int, numpy: Any) -> Any:  # noqa: ANN401
 
 
 def _add(worth: Any, item: Item, numpy: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    """(worth with one more item, what its share is found from later)."""
+    """(worth with one more item, the data from which its share is found later)."""
     low, high, weight = item
     if low < high:
         slide = _slide if numpy is None else _slide_columns
@@ -151,7 +152,7 @@ def _add(worth: Any, item: Item, numpy: Any) -> tuple[Any, Any]:  # noqa: ANN401
 
 
 def _slide(rest: list[int], low: int, high: int, weight: int) -> list[int]:
-    """max(rest[c], max over n of rest[c - n] + n * weight), by a window that moves along."""
+    """max(rest[c], max over n of rest[c - n] + n * weight), with a sliding window."""
     worth = list(rest[:low])
     window: deque[tuple[int, int]] = deque()  # (units, rest - units * weight), best first
     for c in range(low, len(rest)):
@@ -187,7 +188,7 @@ def _fits_a_column(items: Sequence[Item], units: int) -> bool:
 
 
 def _numpy() -> Any:  # noqa: ANN401
-    """NumPy, or None where it is not installed."""
+    """NumPy, or None if it is not installed."""
     try:
         import numpy
     except ModuleNotFoundError:

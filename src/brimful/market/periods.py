@@ -1,4 +1,4 @@
-"""When a budget's period begins and ends: at midnight of its time zone, whatever daylight saving does."""
+"""When a budget's period begins and ends: at midnight in its time zone, whatever daylight saving does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def period_at(at_s: int, period: Period, zone: str) -> tuple[int, int | None]:
-    """(first second, first second after it) of the period that this second is in; None: it never ends."""
+    """(first second, first second after it) of the period containing this second; None: it never ends."""
     if period == "fixed":
         return at_s, None
     months, here = MONTHS[period], zone_of(zone)
@@ -32,14 +32,14 @@ def period_at(at_s: int, period: Period, zone: str) -> tuple[int, int | None]:
 
 
 def _month(count: int, zone: tzinfo) -> int:
-    # Where midnight does not exist that day, this is the second at which the clocks go forward.
+    # If midnight does not exist that day, this is the second at which the clocks go forward.
     return int(datetime(count // 12, count % 12 + 1, 1, tzinfo=zone).timestamp())
 
 
 def pace(used: int, *, elapsed_s: int, before: tuple[int, int] | None) -> float:
-    """Micro-dollars a second, by what was used of this period and of the one before (and how long that was).
+    """Micro-dollars per second, from what was used in this period and in the one before (with its length).
 
-    The latter is worth as much as a week of this one: a month's first hours say little.
+    The previous period counts as much as a week of this one: a month's first hours say little.
     """
     known_s = prior = 0.0
     if before is not None and before[1] > 0:

@@ -15,22 +15,22 @@ from brimful.market.bid import Bid, Step, preset_limit
 from brimful.market.spot import Terms
 from brimful.units import DAY_S
 
-# What a class is a multiple of where a pool has no price of its own. Never the price itself: bids that follow
-# the price and a price that follows the bids would chase each other upwards.
+# The price that a class is a multiple of if a pool has no posted price. Never the clearing price itself: bids
+# that follow the price and a price that follows the bids would chase each other upwards.
 LEAST_REFERENCE = 10_000  # a cent
-BOUGHT = ("on_demand", "spot")  # tiers that cost their price when they are used, and nothing before
+BOUGHT = ("on_demand", "spot")  # tiers that cost their price when used, and nothing otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveTerms:
-    """What the operator sells on. Part of every contract, so that a change does not touch those that run."""
+    """The operator's terms of sale. Part of every contract, so that a change does not affect running ones."""
 
     longest_hours: int = 14 * 24
     ahead_s: int = 28 * DAY_S  # how far ahead a window may begin
-    premium_permille: int = 200  # above spot: for GPUs that are sure, and for the two ways back
+    premium_permille: int = 200  # above spot: for guaranteed GPUs, and for the two ways to return them
     pause_permille: int = 250  # of the unit price
     return_permille: int = 500
-    share_permille: int = 750  # of what lent GPUs earn, for their owner
+    share_permille: int = 750  # the owner's share of what lent GPUs earn
     idle_s: int = 900
     credit_s: int = 182 * DAY_S
 
@@ -52,7 +52,7 @@ class Market:
 
 
 def market_of(names: str, nodes: Sequence[Node], terms: Terms) -> Market | None:
-    """What `--market` names, of these nodes: sites, GPU types or tiers with commas between them, or `all`."""
+    """What `--market` names among these nodes: comma-separated sites, GPU types or tiers, or `all`."""
     pools = tuple(name.strip() for name in names.split(",") if name.strip())
     known = sorted({"all", *(name for node in nodes for name in node.pool)})
     if strange := [name for name in pools if name not in known]:
@@ -61,12 +61,12 @@ def market_of(names: str, nodes: Sequence[Node], terms: Terms) -> Market | None:
 
 
 def decided_by_bids(pools: Sequence[str]) -> Sentence:
-    """Who decides where, for everybody who reads the name of a policy beside it."""
+    """Which pools are decided by bids, shown beside the name of a policy."""
     return say("market.decides.all") if "all" in pools else say("market.decides", pools=", ".join(pools))
 
 
 def limit_of(job: Job, *, floor: int) -> int:
-    """What a job offers for an hour of one GPU: its own limit, or what its class stands for."""
+    """What a job offers for an hour of one GPU: its own limit, or its class's preset."""
     if job.limit_microusd_per_gpu_hour is not None:
         return job.limit_microusd_per_gpu_hour
     return preset_limit(job.priority, price=max(floor, LEAST_REFERENCE))
@@ -95,7 +95,7 @@ def floor_of(nodes: Iterable[Node]) -> int:
 
 
 def supply_of(pool: Pool, nodes: Sequence[Node]) -> tuple[Step, ...]:
-    """One step per seller, all at the floor: which node a winner gets is the scheduler's to say."""
+    """One step per seller, all at the floor: the scheduler decides which node a winner gets."""
     floor, bought = floor_of(nodes), pool.tier in BOUGHT
     gpus: dict[str, int] = {}
     for node in nodes:

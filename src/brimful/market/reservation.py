@@ -1,11 +1,11 @@
 """GPUs of a market pool for a window: what they cost ahead, and what may be done with them. Pure.
 
-    unit price   what the pool was billed on the average of the last week, at least its floor, and at least
-                 what it costs now if the window begins within a day; and a premium
-    pause price  a part of it, for each paused hour; the GPUs are lent and can be had back
-    return price a larger part, for each hour that is left of GPUs that are given up for good
+    unit price   the average billed price of the pool over the last week, at least its floor, and at least
+                 the current price if the window begins within a day; plus a premium
+    pause price  a part of it, for each paused hour; the GPUs are lent and can be taken back
+    return price a larger part, for each remaining hour of GPUs that are given up for good
 
-Each verb looks at the fleet as it is and makes the event, or refuses with numbers; nothing is written here.
+Each verb looks at the current fleet and makes the event, or refuses with numbers; nothing is written here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from brimful.market.pools import BOUGHT, Market, ReserveTerms, floor_of
 from brimful.units import DAY_S, HOUR_S
 
 LOOK_BACK_S = 7 * DAY_S
-SOON_S = DAY_S  # a window that begins by then costs at least what the pool does now
+SOON_S = DAY_S  # a window that begins by then costs at least the pool's current price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Quote:
     pause_microusd_per_gpu_hour: int
     return_microusd_per_gpu_hour: int
     share_permille: int
-    free_gpus: int  # that could be reserved for this window, these included
+    free_gpus: int  # GPUs that could be reserved for this window, these included
 
     @property
     def hours(self) -> int:
@@ -61,7 +61,7 @@ def quote(
     now_s: int,
     start_s: int | None = None,
 ) -> Quote:
-    """What so many GPUs cost for a window of whole hours; a start that has passed is now."""
+    """The price of this many GPUs for a window of whole hours; a start in the past means now."""
     market = _market_of(fleet, market, pool)
     terms = market.reserve
     start_s = now_s if start_s is None else max(now_s, start_s)
@@ -92,7 +92,7 @@ def buy(
     by: str = "",
     key: str = "",
 ) -> ReservationBought:
-    """Pay the whole window. With `at_most` a quote that has moved above it fails instead of charging more."""
+    """Pay for the whole window. A quote that has risen above `at_most` fails instead of charging more."""
     credit = _pay(fleet, offered, tenant=tenant, at_most=at_most, now_s=now_s)
     return ReservationBought(
         at_s=now_s,
@@ -116,7 +116,7 @@ def buy(
 
 
 def quote_extension(fleet: Fleet, market: Market | None, name: str, *, hours: int, now_s: int) -> Quote:
-    """The same GPUs for more hours, at the prices of now."""
+    """The same GPUs for more hours, at current prices."""
     found = _open(fleet, name, now_s=now_s)
     market = _market_of(fleet, market, found.pool)
     bought = (found.end_s - found.start_s) // HOUR_S
@@ -168,21 +168,21 @@ def pause(fleet: Fleet, name: str, *, gpus: int | None, now_s: int, by: str = ""
 
 
 def resume(fleet: Fleet, name: str, *, gpus: int | None, now_s: int, by: str = "") -> ReservationChanged:
-    """Have paused GPUs back, after the notice that borrowers get; None: all of them."""
+    """Take paused GPUs back, after the borrowers' notice; None: all of them."""
     found = _open(fleet, name, now_s=now_s)
     gpus = _within(gpus, found.paused.gpus, "market.reserve_not_paused", found)
     return ReservationChanged(at_s=now_s, reservation=name, verb="resume", gpus=gpus, by=by)
 
 
 def give_back(fleet: Fleet, name: str, *, gpus: int | None, now_s: int, by: str = "") -> ReservationChanged:
-    """Give up GPUs that none of the owner's jobs holds, for the rest of the window; None: all of these."""
+    """Give up GPUs that no job of the owner holds, for the rest of the window; None: all of these."""
     found = _open(fleet, name, now_s=now_s)
     gpus = _within(gpus, found.gpus - found.used, "market.reserve_in_use", found)
     return ReservationChanged(at_s=now_s, reservation=name, verb="return", gpus=gpus, by=by)
 
 
 def free_gpus(fleet: Fleet, pool: Pool, *, start_s: int, end_s: int) -> int:
-    """GPUs of the pool that no reservation has at any moment of the window."""
+    """GPUs of the pool that no reservation holds at any moment of the window."""
     others = [each for each in fleet.reservations.by_name.values() if each.pool == pool]
     overlapping = [each for each in others if each.start_s < end_s and start_s < each.end_s]
     moments = [start_s, *(each.start_s for each in overlapping if each.start_s > start_s)]
@@ -191,7 +191,7 @@ def free_gpus(fleet: Fleet, pool: Pool, *, start_s: int, end_s: int) -> int:
 
 
 def spendable_microusd(fleet: Fleet, tenant: str, *, now_s: int) -> int | None:
-    """What is left up to a hard budget, after what running leases have come to; None: there is none."""
+    """What is left up to a hard budget, after the cost so far of running leases; None: there is none."""
     purses = fleet.purses
     payers = list(purses.payers(tenant)) if tenant in purses.budgets else []
     if not payers or not payers[-1].hard:
@@ -243,7 +243,8 @@ def _priced(
     line = fleet.prices.get(pool)
     worth = max(floor, usual_price(line, now_s=now_s))
     if line is not None and line.points and start_s - now_s < SOON_S:
-        # Else whoever buys while the pool is dear and lends at once would earn more than it paid.
+        # Otherwise a tenant that buys while the pool is expensive and lends at once would earn more than it
+        # paid.
         worth = max(worth, line.last.microusd_per_gpu_hour, line.last.cleared_microusd_per_gpu_hour)
     unit = -(-worth * (1000 + terms.premium_permille) // 1000)
     return Quote(
@@ -260,7 +261,7 @@ def _priced(
 
 
 def usual_price(line: PriceLine | None, *, now_s: int) -> int:
-    """The average of what the pool was billed in the last week, by time; 0 where nobody knows."""
+    """The time-weighted average price billed in the last week; 0 if unknown."""
     if line is None or not line.points:
         return 0
     last = line.last
@@ -272,7 +273,7 @@ def usual_price(line: PriceLine | None, *, now_s: int) -> int:
 
 
 def _market_of(fleet: Fleet, market: Market | None, pool: Pool) -> Market:
-    """The market, where GPUs of this pool are the operator's to reserve."""
+    """The market, if the operator may reserve GPUs of this pool."""
     if pool not in fleet.capacity.pools:
         known = ", ".join(f"{each.gpu} at {each.site}" for each in sorted(fleet.capacity.pools))
         raise NotFound(say("market.reserve_no_pool", gpu=Quoted(pool.gpu), site=pool.site, known=known))

@@ -1,4 +1,4 @@
-"""How long spot stays and stays away: counted by the age of a spell, from what was seen so far. Pure."""
+"""How long spot stays up and stays down: counted by the age of a spell, from what was seen so far. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from statistics import fmean
 
 from brimful.units import HOUR_S
 
-# Ages of a spell at which its chance to end is counted apart, in seconds. Real spells are mostly short with a
-# long tail, so the steps widen; within one the chance is taken as constant.
+# Ages of a spell at which its chance of ending is counted separately, in seconds. Real spells are mostly
+# short with a long tail, so the steps widen; within one step the chance is assumed constant.
 AGES_S = (0, 600, 1500, 3600, 3 * 3600, 8 * 3600, 20 * 3600)
-# Assumed before anything was seen: a spell ends within so many hours at each age. The geometric mean of nine
-# public records of V100s and K80s (2022-2023); with the record it is tried on left out it gains 0.9 points of
-# the gap to perfect foresight over a round guess.
+# The prior: at each age a spell ends within this many hours. The geometric mean of nine public records of
+# V100s and K80s (2022-2023); with the record under test left out it gains 0.9 points of the gap to perfect
+# foresight over a round guess.
 PRIOR_HOURS = (
-    (0.6, 0.8, 1.2, 2.4, 5.0, 9.0, 19.0),  # away
-    (0.7, 1.0, 1.7, 3.0, 7.0, 10.0, 25.0),  # there
+    (0.6, 0.8, 1.2, 2.4, 5.0, 9.0, 19.0),  # down
+    (0.7, 1.0, 1.7, 3.0, 7.0, 10.0, 25.0),  # up
 )
 PRIOR_SPELLS = 2.0  # its weight
-ROUND_HOURS = (0.5, 1.0, 2.0, 3.0, 6.0, 10.0, 20.0)  # the same for anything, where a record shows nothing
+ROUND_HOURS = (0.5, 1.0, 2.0, 3.0, 6.0, 10.0, 20.0)  # the same for both states, where a record shows nothing
 _N = len(AGES_S)
-Hours = Sequence[Sequence[float]]  # by state (away, there) and age
+Hours = Sequence[Sequence[float]]  # by state (down, up) and age
 
 
 def age_of(age_s: float) -> int:
@@ -32,7 +32,7 @@ def age_of(age_s: float) -> int:
 
 @dataclass(slots=True)
 class Spells:
-    """How spells have ended so far: hours watched and ends seen, by state (away, there) and age."""
+    """How spells have ended so far: hours watched and ends seen, by state (down, up) and age."""
 
     hours: list[list[float]] = field(
         default_factory=lambda: [[PRIOR_SPELLS * hours for hours in row] for row in PRIOR_HOURS]
@@ -49,7 +49,7 @@ class Spells:
         return [e / h for e, h in zip(self.ends[is_up], self.hours[is_up], strict=True)]
 
     def watch_from(self, age_s: float, until_s: float, *, is_up: bool, ended: bool) -> None:
-        """A spell was watched from this age to that one."""
+        """A spell was watched from one age to another."""
         for age in range(age_of(age_s), age_of(until_s) + 1):
             last = age == age_of(until_s)
             begun_s = max(age_s, AGES_S[age])
@@ -57,7 +57,7 @@ class Spells:
             self.watch(is_up=is_up, age_s=begun_s, seconds=upto_s - begun_s, ended=ended and last)
 
     def expected_hours(self, age_s: float) -> float:
-        """How long a spell of spot that is this old will last."""
+        """How much longer a spot spell of this age will last."""
         chances = self.per_hour(is_up=True)
         hours, alive, begun_s = 0.0, 1.0, age_s
         for age in range(age_of(age_s), _N):
@@ -75,7 +75,7 @@ class Spells:
 
     @classmethod
     def before(cls, prior: Hours | None) -> Spells:
-        """Nothing was seen yet, and this is believed; None: nothing is."""
+        """Nothing seen yet, with this prior; None: no prior."""
         if prior is None:
             return cls([[0.0] * _N for _ in range(2)], [[0.0] * _N for _ in range(2)])
         hours = [[PRIOR_SPELLS * each for each in row] for row in prior]
@@ -85,7 +85,7 @@ class Spells:
         return Spells([list(row) for row in self.hours], [list(row) for row in self.ends])
 
     def stays(self, age_s: float, hours: float) -> float:
-        """The chance that spot of this age is still there after so many hours."""
+        """The chance that spot of this age is still up after this many hours."""
         chances, passed = self.per_hour(is_up=True), 0.0
         begun_s, end_s = age_s, age_s + hours * HOUR_S
         for age in range(age_of(age_s), _N):
@@ -109,16 +109,16 @@ def _spells_of(changes: Sequence[int], *, until_s: int, prior: Hours) -> Spells:
     return spells
 
 
-NONE_LEFT = ((1.0, *([0.0] * _N)),) * _N  # of one zone: when it goes, there is no other
+NONE_LEFT = ((1.0, *([0.0] * _N)),) * _N  # for one zone: when it goes down, there is no other
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What one sees of several zones who holds spot wherever it is expected to last longest.
+    """The view across several zones of a job that always holds spot where it is expected to last longest.
 
-    `spells`: of having none at all, and of what is held, by the age of the zone's own spell. `after`: when
-    that is lost at each age, the chance that no zone has any, then that the next one is of each age: in a
-    storm young spells follow each other.
+    `spells`: of having none at all, and of the held zone, by the age of that zone's spell. `after`: when it
+    is lost at each age, the chance that no zone is up, then that the next one is of each age: in a storm
+    young spells follow each other.
     """
 
     spells: Spells
@@ -126,14 +126,14 @@ class Following:
 
 
 def follow(zones: Sequence[Sequence[int]], *, until_s: int, prior: Hours = PRIOR_HOURS) -> Following:
-    """Go through what was seen of these zones so far, each as in `spells_of`."""
+    """Replay what was seen of these zones so far, each as in `spells_of`."""
     if len(zones) == 1:
         return Following(_spells_of(zones[0], until_s=until_s, prior=prior), NONE_LEFT)
     own = [_spells_of(zone, until_s=until_s, prior=prior) for zone in zones]
     spells, counts = Spells.before(prior), [[0.0] * (1 + _N) for _ in range(_N)]
 
     def best(at_s: int) -> tuple[int, int] | None:
-        """When that spell began, and when it ends."""
+        """When the best spell began, and when it ends."""
         found: list[tuple[float, tuple[int, int]]] = []
         for zone, known in zip(zones, own, strict=True):
             i = bisect_right(zone, at_s)
@@ -161,23 +161,24 @@ def follow(zones: Sequence[Sequence[int]], *, until_s: int, prior: Hours = PRIOR
         if next_s < until_s:
             counts[age_of(next_s - begun_s)][landing(next_s)] += 1
         at_s = next_s
-    # Each age leans on all of them, and they on where whoever lost any of these zones would have gone.
+    # Each age leans on all ages together, and these on where a job that lost any of these zones would have
+    # gone.
     others = [landing(at_s) for zone in zones for at_s in zone[1::2] if at_s < until_s] or [0]
     any_zone = [others.count(state) / len(others) for state in range(1 + _N)]
-    any_age = _leaning([sum(row[state] for row in counts) for state in range(1 + _N)], any_zone)
-    return Following(spells, tuple(tuple(_leaning(row, any_age)) for row in counts))
+    any_age = _smoothed_shares([sum(row[state] for row in counts) for state in range(1 + _N)], any_zone)
+    return Following(spells, tuple(tuple(_smoothed_shares(row, any_age)) for row in counts))
 
 
-def _leaning(counts: Sequence[float], on: Sequence[float]) -> list[float]:
-    """Shares, with what is believed before as heavy as some spells."""
+def _smoothed_shares(counts: Sequence[float], on: Sequence[float]) -> list[float]:
+    """Shares, with a prior that weighs as much as some spells."""
     total = sum(counts) + PRIOR_SPELLS
     return [(n + PRIOR_SPELLS * before) / total for n, before in zip(counts, on, strict=True)]
 
 
 def prior_of(records: Sequence[Spells]) -> Hours:
-    """What to believe of capacity that nobody has watched: at each age the geometric mean over these records.
+    """The prior for capacity that was never watched: at each age the geometric mean over these records.
 
-    Each was counted with nothing believed before, and leans on a round guess with the weight of one spell.
+    Each was counted without a prior, and leans on a round guess with the weight of one spell.
     """
 
     def mean(is_up: bool, age: int) -> float:

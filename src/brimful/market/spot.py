@@ -1,11 +1,10 @@
 """A pool from tick to tick: notice before preemption, return with the old age, one billed price, drains.
-Pure.
 
     next_round(state, book) -> what changed, and the next state
 
-Clearing (auction.py) says who should hold GPUs. A running bid that should not is given notice and keeps its
-GPUs until the notice ends; if it should again by then, the notice is taken back. A winner starts when its
-GPUs are free and the billed price has fallen to its limit.
+Clearing (auction.py) says which bids should hold GPUs. A running bid that should not is given notice and
+keeps its GPUs until the notice ends; if it should again by then, the notice is withdrawn. A winner starts
+when its GPUs are free and the billed price has fallen to its limit. Pure.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from math import ceil, log
 from brimful.market.auction import UNPLACEABLE, Cleared, Placeable, clear
 from brimful.market.bid import Book
 
-# Of a rise by this factor steps leave as much unbilled as waiting for `smooth_s` does: R ln R = 2 (R - 1).
+# For a rise by this factor, steps leave as much unbilled as waiting for `smooth_s` does: R ln R = 2 (R - 1).
 _FAR_TENTHS = 49
-_LEAST = 10_000  # a cent: from nothing, a share of the price would never rise
+_LEAST = 10_000  # a cent: from zero, a share of the price would never rise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +26,15 @@ class Terms:
     """What the operator promises."""
 
     notice_s: int = 300
-    period_s: int = 120  # how often the billed price may move, and the market is looked at for sure
+    # How often the billed price may change, and the longest time between two looks at the market.
+    period_s: int = 120
     step_permille: int = 95  # and by how much at most each time
-    max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
-    drain_s: int = 600  # so long before it is due, what becomes free is kept for it
+    max_wait_s: int = 4 * 3600  # a gang kept out only by its size starts within this
+    drain_s: int = 600  # this long before it is due, GPUs that become free are kept for it
 
     @property
     def smooth_s(self) -> int:
-        """So much of a fall to nothing is billed on while the bill follows by steps: 21 minutes."""
+        """How much of a fall to nothing is still billed while the bill follows by steps: 21 minutes."""
         return self.period_s * 1000 // self.step_permille
 
 
@@ -44,7 +44,7 @@ class PoolState:
 
     at_s: int = 0
     billed: int | None = None  # micro-dollars per GPU-hour
-    cleared: int = 0  # what the pool cleared at then
+    cleared: int = 0  # the clearing price at that time
     used: int = 0  # GPUs held since then
     owed: int = 0  # micro-dollars per hour x GPU-seconds that were cleared and not billed yet
     held: Mapping[str, int] = field(default_factory=dict)  # bid -> GPUs
@@ -52,7 +52,7 @@ class PoolState:
     blocked_s: Mapping[str, int] = field(
         default_factory=dict
     )  # gang -> how long it was kept out at the price
-    drains: tuple[str, ...] = ()  # gangs that GPUs are kept for, who has waited longest first
+    drains: tuple[str, ...] = ()  # gangs that GPUs are kept for, longest wait first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,10 @@ class Round:
     billed: int
     starts: Mapping[str, int] = field(default_factory=dict)  # bid -> GPUs, from now on
     notices: tuple[str, ...] = ()  # given notice now
-    restored: tuple[str, ...] = ()  # notice taken back
+    restored: tuple[str, ...] = ()  # notice withdrawn
     preempted: tuple[str, ...] = ()  # their notice is over; they wait again with their old arrival
-    blocked: frozenset[str] = frozenset()  # gangs that would pay the price and are kept out by their size
-    was_due: bool = False  # whether a gang that GPUs were kept for was let in before all others
+    blocked: frozenset[str] = frozenset()  # gangs that would pay the price but are kept out by their size
+    was_due: bool = False  # whether a gang that GPUs were kept for was admitted before all others
     look_again_s: int | None = None  # when time alone may change something
 
 
@@ -81,15 +81,15 @@ def priced(
     terms: Terms,
     lowest_waiting: int | None = None,
 ) -> PoolState:
-    """The pool from now on, with one price for all who hold GPUs and what it has not billed yet.
+    """The pool from now on, with one price for all holders and what it has not billed yet.
 
         owed = cleared - billed so far
 
-    At most once a period the bill goes to the clearing price and what is owed, spread over `smooth_s` of the
-    whole pool's time, by at most `step_permille`, above no holder's limit and below no ask in use. It never
-    rises above the clearing price: what is owed is billed by falling later. Steps suit a fall, which
-    overbills `smooth_s` of the difference and no more; from a cent to a dollar they would take hours. So a
-    rise that is far for steps is billed at once when as much of it is owed.
+    At most once per period the bill moves towards the clearing price plus what is owed, spread over
+    `smooth_s` of the whole pool's time, by at most `step_permille`, never above a holder's limit or below an
+    ask in use. It never rises above the clearing price: what is owed is billed by falling later. Steps suit a
+    fall, which overbills `smooth_s` of the difference and no more; from a cent to a dollar they would take
+    hours. So a rise too large for steps is billed at once when as much of it is owed.
 
     While a winner waits with a limit below the bill (`lowest_waiting`), the bill falls towards it by steps,
     whatever is owed.
@@ -100,17 +100,17 @@ def priced(
     owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
     if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
         whole = max(1, units) * terms.smooth_s
-        price = _followed(before, cleared.price, owed, whole, terms, lowest_waiting=lowest_waiting)
+        price = _next_bill(before, cleared.price, owed, whole, terms, lowest_waiting=lowest_waiting)
     price = _between(price, lowest_limit, cleared.floor)
     return replace(
         state, at_s=now_s, billed=price, cleared=cleared.price, used=sum(state.held.values()), owed=owed
     )
 
 
-def _followed(
+def _next_bill(
     before: int, cleared: int, owed: int, whole: int, terms: Terms, *, lowest_waiting: int | None
 ) -> int:
-    """The bill after one more period, limits and asks aside."""
+    """The bill after one more period, before limits and asks."""
     is_far = 10 * cleared > _FAR_TENTHS * before
     if is_far and owed >= (cleared - before) * whole:
         return cleared
@@ -122,7 +122,7 @@ def _followed(
 
 
 def falls_in_s(price: int, limit: int, terms: Terms) -> int:
-    """How long the bill takes to fall to a limit by steps, while nothing else moves it."""
+    """How long the bill takes to fall to a limit by steps, if nothing else moves it."""
     return terms.period_s * ceil(log(max(1, limit) / price) / log(1 - terms.step_permille / 1000))
 
 
@@ -141,19 +141,20 @@ def next_round(
     leaving: Collection[int] = (),
     known: Cleared | None = None,
 ) -> Round:
-    """One look. `book.bids` are all open bids; who is running is known from the state.
+    """One look. `book.bids` are all open bids; the state says which of them run.
 
-    `moving`, asked after clearing, names winners that must leave the GPUs they are on for others to be
-    placed: they are given notice too, and start again elsewhere in the pool. `leaving` are the limits of
-    those who hold GPUs still and bid no more: they are billed like everybody else until they are gone.
-    `known` is how this very book was cleared before, where only time has passed since.
+    `moving`, called after clearing, names winners that must leave their GPUs so that others can be placed:
+    they are given notice too, and start again elsewhere in the pool. `leaving` are the limits of holders that
+    no longer bid: they are billed like all others until they are gone. `known` is the last clearing of this
+    same book, if only time has passed since.
     """
     terms = terms or Terms()
     bids = {bid.bid: bid for bid in book.bids}
     held = {name: units for name, units in state.held.items() if name in bids}
     drains = _drains(state, book, held, terms)
     due = _due(drains, state, book, held, terms)
-    # Who leaves for a gang whose time has come stays chosen: were the notice to go round, none would be gone.
+    # Bids leaving for a gang that is due stay chosen: if the notice moved from bid to bid, none would ever
+    # leave.
     leaving_for_it = state.notices.keys() if due else ()
     bids = {
         name: replace(bid, running=name in held and name not in leaving_for_it) for name, bid in bids.items()
@@ -167,15 +168,15 @@ def next_round(
 
     limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
-    leaving_units = _gone_in_time(due, held, notices, state, terms, now_s=now_s)
+    leaving_units = _leaving_in_time(due, held, notices, state, terms, now_s=now_s)
     low = min(limits, default=None)
     waiting = min((bids[name].limit for name in won.keys() - held.keys()), default=None)
     after = priced(
         state, cleared, now_s=now_s, units=book.units, lowest_limit=low, lowest_waiting=waiting, terms=terms
     )
     assert after.billed is not None
-    # Who offers less than the bill waits for it, or one low limit would pull it down for all who pay it. Not
-    # where nobody pays it, nor beyond the longest wait of a gang.
+    # A winner with a limit below the bill waits for the bill to fall, or one low limit would pull it down for
+    # all who pay it. Not if nobody pays it, and not beyond a gang's longest wait.
     bill = after.billed
     may_start = {name: n for name, n in won.items() if not limits or bids[name].limit >= bill or name in due}
     starts = _start(book, held, may_start, drains=drains, leaving=leaving_units, state=state, terms=terms)
@@ -203,7 +204,7 @@ def next_round(
 def _notices(
     state: PoolState, held: dict[str, int], staying: Collection[str], terms: Terms, *, now_s: int
 ) -> tuple[dict[str, int], list[str], list[str], list[str]]:
-    """(when each notice ends, who is given one now, whose is taken back, whose is over and who is gone)."""
+    """(when each notice ends, bids given notice now, notices withdrawn, bids whose notice is over)."""
     notices = dict(state.notices)
     given, preempted = [], []
     restored = [name for name in held if name in staying and notices.pop(name, None) is not None]
@@ -218,10 +219,8 @@ def _notices(
 
 
 def _drains(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> tuple[str, ...]:
-    """The gangs that GPUs are kept for: who has been blocked longest, and all whose time comes meanwhile as
-    far as they fit beside it. One after the other would make those who came together wait for each other's
-    notices.
-    """
+    """The gangs that GPUs are kept for: the one blocked longest, and all that become due meanwhile as far as
+    they fit beside it. Served one by one, gangs that arrived together would wait for each other's notices."""
     waiting = {bid.bid: bid for bid in book.bids if bid.bid not in held}
     late = _last_call_s(terms) - terms.drain_s
     found = [name for name in state.drains if name in waiting]
@@ -236,14 +235,14 @@ def _drains(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms)
 
 
 def _last_call_s(terms: Terms) -> int:
-    """The wait after which notice must be given: two periods early, since time may be looked at only then."""
+    """The wait after which notice must be given: two periods early, since that may be the next look."""
     return terms.max_wait_s - terms.notice_s - 2 * terms.period_s
 
 
 def _due(
     drains: Sequence[str], state: PoolState, book: Book, held: Mapping[str, int], terms: Terms
 ) -> tuple[str, ...]:
-    """Those for whom enough is free already, or whose bound is near, so that others must get notice."""
+    """Gangs for which enough is already free, or whose bound is near, so that others must get notice."""
     least = {bid.bid: bid.min_quantity for bid in book.bids}
     free = book.units - sum(held.values())
     due = []
@@ -254,7 +253,7 @@ def _due(
     return tuple(due)
 
 
-def _gone_in_time(
+def _leaving_in_time(
     due: Collection[str],
     held: Mapping[str, int],
     notices: Mapping[str, int],
@@ -263,7 +262,7 @@ def _gone_in_time(
     *,
     now_s: int,
 ) -> int:
-    """Once a gang is due: GPUs of those who will be gone before its wait is over."""
+    """Once a gang is due: GPUs of bids that will be gone before its wait is over."""
     if not due:
         return 0
     left_s = terms.max_wait_s - terms.period_s - max(state.blocked_s.get(name, 0) for name in due)
@@ -273,10 +272,10 @@ def _gone_in_time(
 def _blocked(
     state: PoolState, cleared: Cleared, held: Mapping[str, int], *, now_s: int
 ) -> tuple[dict[str, int], frozenset[str]]:
-    """How long each waiting gang has been kept out though it would pay the price, and who is so now. A time
+    """How long each waiting gang has been kept out although it would pay the price, and which are now. Time
     below the price does not count.
 
-    At the price counts: a gang that nobody makes room for is often the very loser that sets it.
+    A limit equal to the price counts: a gang without room is often the very loser that sets the price.
     """
     since = max(0, now_s - state.at_s) if state.billed is not None else 0
     blocked: dict[str, int] = {}
@@ -313,9 +312,8 @@ def _start(
     state: PoolState,
     terms: Terms,
 ) -> dict[str, int]:
-    """Give free GPUs to winners in rank order; what is kept for gangs goes only to who is gone before they
-    are due. Once they are, that is what they need beyond the GPUs of those who are `leaving`.
-    """
+    """Give free GPUs to winners in rank order; those kept for gangs go only to bids that end before the gangs
+    are due. Once they are due, that is what they need beyond the GPUs of the bids `leaving`."""
     for name, units in held.items():
         held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
     free = book.units - sum(held.values())

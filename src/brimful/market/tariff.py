@@ -1,14 +1,13 @@
-"""What an hour will cost: a curve 48 hours ahead, from the load that is forecast. Pure.
+"""What an hour will cost: a curve 48 hours ahead, from the forecast load. Pure.
 
     multiplier = least + (most - least) x g,  g = ((u - knee) / (1 - knee))²,  u = forecast load / capacity
 
-Raised around its peaks until no hour differs from the next by more than a step, the first by no more than
-that from the hour before, and scaled so that the forecast load pays as much as at the flat price. What was
-collected beyond the flat price, or is missing, goes into the next curve. In thousandths, so that a price is
-an integer whatever made it.
+The curve is raised around its peaks until no hour differs from the next by more than a step, nor the first
+from the hour before, and scaled so that the forecast load pays as much as at the flat price. A surplus or
+deficit against the flat price goes into the next curve. In thousandths, so that every price is an integer.
 
-Deferrable work starts where there is room and waiting would save no more than a step; it pays the price of
-the hour in which it came or of that in which it starts, whichever is less.
+Deferrable work starts if there is room and waiting would save no more than a step; it pays the price of the
+hour in which it arrived or in which it starts, whichever is less.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class TariffTerms:
 
     least: int = 700
     most: int = 1500
-    step: int = 100  # of change from one hour to the next, at most
+    step: int = 100  # largest change from one hour to the next
     knee: float = 0.6  # of capacity: below it an hour costs the least
-    most_owed: float = 0.05  # of a curve's revenue that makes up for earlier hours
+    most_owed: float = 0.05  # share of a curve's revenue that makes up for earlier hours
 
 
 def curve(
@@ -50,7 +49,7 @@ def curve(
     shape = [_shape(load / capacity if capacity > 0 else 1.0, terms) for load in loads]
     flat = sum(loads)
     wanted = flat - max(-terms.most_owed * flat, min(terms.most_owed * flat, over))
-    low, high = 0.1, 10.0  # times the shape; what is paid grows with it
+    low, high = 0.1, 10.0  # scale of the shape; revenue grows with it
     for _ in range(40):
         scale = (low + high) / 2
         multipliers = _smoothed([scale * each for each in shape], last / FLAT, terms)
@@ -58,7 +57,7 @@ def curve(
             low = scale
         else:
             high = scale
-    return _whole(_smoothed([high * each for each in shape], last / FLAT, terms), last, terms)
+    return _in_permille(_smoothed([high * each for each in shape], last / FLAT, terms), last, terms)
 
 
 def _shape(u: float, terms: TariffTerms) -> float:
@@ -67,9 +66,8 @@ def _shape(u: float, terms: TariffTerms) -> float:
 
 
 def _smoothed(wanted: Sequence[float], last: float, terms: TariffTerms) -> list[float]:
-    """The lowest curve that is nowhere below the wanted one, moves by a step at most and begins where the
-    last hour ended; within the bounds.
-    """
+    """The lowest curve that is nowhere below the wanted one, changes by at most a step and begins where the
+    last hour ended; within the bounds."""
     step = 1 + terms.step / FLAT
     line = list(wanted)
     for i in range(len(line) - 2, -1, -1):
@@ -83,7 +81,7 @@ def _smoothed(wanted: Sequence[float], last: float, terms: TariffTerms) -> list[
     return line
 
 
-def _whole(line: Sequence[float], last: int, terms: TariffTerms) -> list[int]:
+def _in_permille(line: Sequence[float], last: int, terms: TariffTerms) -> list[int]:
     """In thousandths, rounded towards the hour before, so that a step is never exceeded."""
     found: list[int] = []
     before = last
@@ -96,19 +94,19 @@ def _whole(line: Sequence[float], last: int, terms: TariffTerms) -> list[int]:
 
 
 def lowest_hour(levels: Sequence[float]) -> int:
-    """Where work that may wait is booked: the hour with the least load expected, the first of equals."""
+    """Where deferrable work is booked: the hour with the least expected load, the first on a tie."""
     return min(range(len(levels)), key=lambda hour: (levels[hour], hour))
 
 
 def is_low(now: int, later: Sequence[int], *, terms: TariffTerms | None = None) -> bool:
-    """Whether work that may wait should not: no hour it could wait for is cheaper by more than one step.
+    """Whether deferrable work should start now: no hour it could wait for is cheaper by more than one step.
 
-    Who waits for the very lowest hour waits with everybody else, and then there is no room.
+    If all waited for the very lowest hour, there would be no room in it.
     """
     step = (terms or TariffTerms()).step
     return not later or now * FLAT <= min(later) * (FLAT + step)
 
 
 def paid(now: int, then: int) -> int:
-    """What deferrable work pays: the price of the hour in which it came, or of that in which it starts."""
+    """What deferrable work pays: the price of the hour in which it arrived, or in which it starts."""
     return min(now, then)

@@ -2,8 +2,8 @@
 
     score = (price x hours + egress + risk + time x value of time) / useful work
 
-Risk: where an interruption costs L hours (a start and the work since the last checkpoint) and comes λ times
-an hour, also while that is made up for, a job takes 1 / (1 - λL) times its hours. With λL of 1 or more it
+Risk: if an interruption costs L hours (a start and the work since the last checkpoint) and happens λ times an
+hour, also while that is being made up, a job takes 1 / (1 - λL) times its hours. With λL of 1 or more it
 never ends.
 """
 
@@ -17,8 +17,9 @@ from brimful.specs.offer import Offer
 from brimful.units import HOUR_S
 
 GB = 10**9
-# (up to so many GB, micro-dollars per GB) of data that leaves a provider for the internet, list prices 2026.
-# Tiers are marginal, so the sum is continuous and never falls. Who is not listed asks nothing, as most do.
+# (up to this many GB, micro-dollars per GB) of data that leaves a provider for the internet, list prices
+# 2026. Tiers are marginal, so the sum is continuous and never falls. A provider not listed charges nothing,
+# as most do.
 EGRESS: Mapping[str, tuple[tuple[float, int], ...]] = {
     "aws": ((10_000, 90_000), (50_000, 85_000), (150_000, 70_000), (float("inf"), 50_000)),
     "azure": ((10_000, 87_500), (50_000, 83_000), (150_000, 70_000), (float("inf"), 50_000)),
@@ -29,17 +30,17 @@ ACROSS_REGIONS_MICROUSD_PER_GB = 20_000  # inside one of the clouds above
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a job is, to whoever sells it hours."""
+    """A job from the point of view of a seller of hours."""
 
     work: float  # useful work left, in any unit: tokens, steps, requests
-    state_bytes: int = 0  # what has to be brought along: checkpoint and data
-    at_provider: str = ""  # where that lies now; empty: nowhere, it is made on the spot
+    state_bytes: int = 0  # what must be brought along: checkpoint and data
+    at_provider: str = ""  # where that is now; empty: nowhere, it is created on site
     at_region: str = ""
     restart_s: float = 720.0  # a start without progress
     lost_s: float = 300.0  # work done since the last checkpoint, when interrupted
-    interruptions_per_hour: float = 0.1  # of spot, where the offer does not say
+    interruptions_per_hour: float = 0.1  # of spot, if the offer does not say
     wait_s: float = 0.0  # until it could start there
-    microusd_per_wait_hour: int = 0  # what an hour of waiting is worth to its owner
+    microusd_per_wait_hour: int = 0  # what an hour of waiting costs its owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Place:
     hours: float
     compute: int
     egress: int
-    restarts: int  # the risk of spot: what interruptions make longer
+    restarts: int  # the risk of spot: the extra time caused by interruptions
     waiting: int  # the value of time: of all hours until it is done
     work: float
 
@@ -60,12 +61,12 @@ class Place:
 
     @property
     def score(self) -> float:
-        """Micro-dollars per useful work."""
+        """Micro-dollars per unit of useful work."""
         return self.total / self.work
 
 
 def egress_microusd(bytes_: int, *, provider: str, region: str, to: Offer) -> int:
-    """What bringing data from there costs: nothing inside a region, tiers between providers."""
+    """What bringing data from there costs: nothing within a region, tiers between providers."""
     if not provider or (provider, region) == (to.provider, to.region) or provider not in EGRESS:
         return 0
     gb = bytes_ / GB
@@ -79,7 +80,7 @@ def egress_microusd(bytes_: int, *, provider: str, region: str, to: Offer) -> in
 
 
 def stretch(offer: Offer, need: Need) -> float:
-    """How many times its hours a job takes there, interruptions counted; infinite: it never ends."""
+    """How many times its hours a job takes there, with interruptions; infinite: it never ends."""
     if not offer.is_spot:
         return 1.0
     known = offer.interruptions_per_hour
@@ -89,7 +90,7 @@ def stretch(offer: Offer, need: Need) -> float:
 
 
 def weigh(offer: Offer, need: Need, *, work_per_s: float) -> Place:
-    """The sum for one offer where the job ends, given how fast it is there."""
+    """The sum for one offer where the job ends, given its speed there."""
     hours = need.work / work_per_s / HOUR_S
     longer = hours * (stretch(offer, need) - 1)
     return Place(
@@ -106,7 +107,7 @@ def weigh(offer: Offer, need: Need, *, work_per_s: float) -> Place:
 
 
 def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[tuple[str, int], float]) -> list[Place]:
-    """Every offer where the job fits and ends, cheapest per useful work first; rates by card and how many."""
+    """Every offer where the job fits and ends, cheapest per useful work first; rates by (card, number)."""
     places = [
         weigh(offer, need, work_per_s=rate)
         for offer in offers
@@ -118,9 +119,10 @@ def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[tuple[str, int
 
 
 def is_worth_moving(now: Place, there: Place) -> bool:
-    """Whether the rest of the job is clearly cheaper there: the saving must be twice what the move costs.
+    """Whether the rest of the job is clearly cheaper there: the saving must be twice the cost of the move.
 
-    Real spreads between zones are wide and steps in time are small, so moves should be rare and deliberate.
+    Price spreads between zones are wide and price steps over time are small, so moves should be rare and
+    deliberate.
     """
     move = there.egress + there.compute - floor(there.offer.microusd_per_hour * there.hours)
     return now.total - (there.total - move) > 2 * move

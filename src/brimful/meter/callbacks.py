@@ -1,9 +1,10 @@
-"""A Meter for those who do not write the loop: Hugging Face's Trainer and Lightning's.
+"""A Meter for users who do not write the loop: Hugging Face's Trainer and Lightning's.
 
     Trainer(..., callbacks=[brimful.TrainerMeter()])
     lightning.Trainer(..., callbacks=[brimful.LightningMeter(tokens_per_step=...)])
 
-Both take what `Meter` takes. The classes are joined when asked for, because their bases are other people's.
+Both take the options of `Meter`. The classes are built on request, because their bases are in optional
+libraries.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from brimful.meter.loop import Meter
 from brimful.meter.sinks import needs
 
 
-def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class would
-    """A `TrainerCallback`. `meter` is its Meter while it trains, and after."""
+def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - used like a class
+    """A `TrainerCallback`. `meter` is its Meter during and after training."""
     with needs("TrainerMeter", "transformers"):
         from transformers import TrainerCallback
     return type("MeterCallback", (_HuggingFace, TrainerCallback), {})(options)
 
 
-def LightningMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class would
-    """A Lightning `Callback`. `meter` is its Meter while it trains, and after."""
+def LightningMeter(**options: Any) -> Any:  # noqa: N802 - used like a class
+    """A Lightning `Callback`. `meter` is its Meter during and after training."""
     try:
         from lightning.pytorch.callbacks import Callback
     except ModuleNotFoundError:
@@ -45,9 +46,9 @@ class _HuggingFace:
             "optimizer": str(args.optim),
         }
         checkpointing = "full" if args.gradient_checkpointing else None
-        if self.meter is not None:  # Trainer does not say that an error ended it; its hooks shall not stay
+        if self.meter is not None:  # Trainer does not report that an error ended it; its hooks must not stay
             self.meter.close(error="unfinished")
-        # Trainer fetches the batches of a step before it says that the step begins.
+        # Trainer fetches the batches of a step before it reports that the step begins.
         self.meter = Meter(model, **{"recompute": checkpointing, **facts, **self._options})
         self.meter.start()
 
@@ -57,16 +58,16 @@ class _HuggingFace:
             self._aside = self.meter.timeline.at
 
     def on_evaluate(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-        self._was("evaluation")
+        self._mark_pause("evaluation")
 
     def on_save(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-        self._was("checkpoint")
+        self._mark_pause("checkpoint")
 
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
         if self.meter is not None:
             self.meter.close()
 
-    def _was(self, kind: str) -> None:
+    def _mark_pause(self, kind: str) -> None:
         """Everything since the step ended, or since the last such pause did."""
         if self.meter is not None:
             self._aside = self.meter.hooks.was(self._aside, kind)
@@ -101,7 +102,7 @@ class _Lightning:
         self._metering().hooks.ended()
 
     def on_train_batch_end(self, trainer: Any, _module: Any, *_more: Any) -> None:
-        if trainer.global_step > self._step:  # else one more micro-step
+        if trainer.global_step > self._step:  # otherwise one more micro-step
             self._step = trainer.global_step
             self._metering().step(self._step)
 
@@ -136,6 +137,6 @@ class _Lightning:
 
 
 def _with_config(module: Any) -> Any:
-    """The network inside a LightningModule, where it is the one child that says what it is."""
+    """The network inside a LightningModule, if it is the only child with a config."""
     children = [child for child in module.children() if hasattr(child, "config")]
     return children[0] if len(children) == 1 and not hasattr(module, "config") else module

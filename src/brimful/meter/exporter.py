@@ -1,6 +1,6 @@
-"""What Prometheus reads from `admin exporter`. Names are a promise: docs/reference/metrics.md lists them.
+"""What Prometheus reads from `admin exporter`. Names are stable: docs/reference/metrics.md lists them.
 
-Read from the driver at the moment of asking. What a card or a process does not say is left out, never zero.
+Read from the driver at each scrape. What a card or a process does not report is left out, never zero.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from brimful.meter.samples import PHASES
 _CARD = ("gpu", "uuid")
 _RUN = ("pid", "job", "model")
 
-Table = dict[str, tuple[tuple[str, ...], str]]  # name -> (labels, what it is)
+Table = dict[str, tuple[tuple[str, ...], str]]  # name -> (labels, description)
 
-# Fields of the samples that are figures as they are -> the name of each here, and what it is.
+# Fields of the samples that are exported unchanged -> their name here, and the description.
 _OF_A_CARD = {
     "memory_total_bytes": ("brimful_gpu_memory_total_bytes", "memory of the card"),
     "memory_used_bytes": ("brimful_gpu_memory_used_bytes", "memory that programs hold"),
@@ -54,7 +54,7 @@ _OF_A_STEP = {
     "step_s_vs_estimate": ("brimful_run_step_vs_estimate_ratio", "measured by predicted step time"),
 }
 
-# The driver's of a card, then of a process, then what a Meter says of its run.
+# From the driver about a card, then about a process, then from a Meter about its run.
 GAUGES: Table = {
     "brimful_nvml_up": ((), "1 while NVIDIA's driver answers"),
     "brimful_gpu_info": ((*_CARD, "name", "driver"), "1, with the card's name and the driver's version"),
@@ -73,11 +73,11 @@ COUNTERS: Table = {
     "brimful_gpu_ecc_errors": (_CARD, "uncorrected memory errors since the driver came up"),
 }
 
-Figure = tuple[str, tuple[str, ...], float | None]  # name, values of its labels, number
+Figure = tuple[str, tuple[str, ...], float | None]  # name, label values, number
 
 
 class Exported(Collector):
-    """A collector of prometheus_client: looks at the machine when it is asked."""
+    """A prometheus_client collector: looks at the machine on each scrape."""
 
     def __init__(self, looker: Looker, clock: Callable[[], float] = time.time) -> None:
         self._looker, self._clock = looker, clock
@@ -93,7 +93,7 @@ class Exported(Collector):
 def families(
     gauges: Table, counters: Table, found: Mapping[str, Mapping[tuple[str, ...], float]]
 ) -> Iterator[Metric]:
-    """What prometheus_client writes, of the figures found by name and labels."""
+    """What prometheus_client writes, from the figures by name and labels."""
     for kind, table in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
         for name, (labels, words) in table.items():
             family = kind(name, words, labels=labels)
@@ -109,7 +109,7 @@ def registry(looker: Looker) -> CollectorRegistry:
 
 
 def as_text(looker: Looker) -> str:
-    """What one scrape reads."""
+    """The text of one scrape."""
     return generate_latest(registry(looker)).decode("utf-8")
 
 
@@ -141,7 +141,7 @@ def _run(each: Live, now_s: float) -> Iterator[Figure]:
     labels = (str(each.pid), each.run.job or "", each.run.model)
     yield "brimful_run_age_seconds", labels, each.age_s(now_s)
     if each.step is None or not each.fresh(now_s):
-        return  # an old rate is not the rate of now
+        return  # an old rate is not the current rate
     for field, (name, _) in _OF_A_STEP.items():
         yield name, labels, getattr(each.step, field)
     yield "brimful_run_peak_flops_per_second", labels, each.run.peak_flops_per_s

@@ -1,7 +1,7 @@
-"""FLOPs of a step of this process: by the predictor's formula where it knows the model, else counted once.
+"""FLOPs of a step of this process: by the predictor's formula if it knows the model, else counted once.
 
-The formula serves where the model's own configuration describes a transformer that has as many parameters as
-the model itself; nothing is guessed from a name.
+The formula is used if the model's own configuration describes a transformer with as many parameters as the
+model itself; nothing is guessed from a name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Formula:
     """A transformer whose FLOPs `fit.count` knows."""
 
     model: Model
-    tuned: bool  # some weights are frozen: their gradients are nobody's work
+    tuned: bool  # some weights are frozen: their gradients are not computed
     checkpointing: Checkpointing
 
     def flops(self, tokens: int, *, sequence_tokens: int) -> tuple[float, float]:
-        """Of that many tokens: what MFU counts, and what HFU adds."""
+        """For this many tokens: what MFU counts, and what HFU adds."""
         shape = Training(
             batch_size=1,
             sequence_tokens=max(1, sequence_tokens),
@@ -45,7 +45,7 @@ class Formula:
 
 
 def formula_of(module: Any, *, checkpointing: Checkpointing | None) -> Formula | None:
-    """The formula that fits a module of PyTorch, or None where none does."""
+    """The formula that fits a PyTorch module, or None."""
     shape = _shape(_config(module))
     if shape is None:
         return None
@@ -59,17 +59,17 @@ def formula_of(module: Any, *, checkpointing: Checkpointing | None) -> Formula |
 
 
 def counted(forward: float, backward: float) -> tuple[float, float]:
-    """What MFU counts and what HFU adds, of FLOPs that were counted op by op.
+    """What MFU counts and what HFU adds, from FLOPs counted op by op.
 
-    A backward pass is at most twice its forward pass; what it did beyond that was recomputed.
-    Leaves out: recomputation where part of the model is frozen, which hides in the gradients nobody made.
+    A backward pass is at most twice its forward pass; anything beyond that was recomputed.
+    Leaves out: recomputation if part of the model is frozen: the skipped gradients hide it.
     """
     useful = min(forward + backward, 3 * forward)
     return useful, forward + backward - useful
 
 
 def _config(module: Any) -> Mapping[str, Any]:
-    """What a model says about itself: Hugging Face's config, or a plain object as nanoGPT's GPTConfig."""
+    """What a model says about itself: Hugging Face's config, or a plain object like nanoGPT's GPTConfig."""
     inner = getattr(module, "module", module)  # DDP
     inner = getattr(inner, "_orig_mod", inner)  # torch.compile
     config = getattr(inner, "config", None)

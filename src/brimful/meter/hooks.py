@@ -1,9 +1,9 @@
-"""What tells a Meter where a training step is: hooks of PyTorch's own, set when it begins, taken off after.
+"""How a Meter knows where a training step is: PyTorch's own hooks, set when it begins and removed after.
 
 - forward: the module's forward hooks; a pass without gradients, or in eval mode, is an evaluation
-- backward: a hook on what the forward pass returned, and the autograd engine's callback at the end
-- optimizer: the hooks every optimizer of PyTorch calls around `step`
-- data, waiting, collectives: the few functions of PyTorch that wait, timed while a Meter runs
+- backward: a hook on the forward pass's result, and the autograd engine's callback at the end
+- optimizer: the hooks every PyTorch optimizer calls around `step`
+- data, waiting, collectives: the few PyTorch functions that wait, timed while a Meter runs
 
 None of them asks the device for anything, so none of them waits for it.
 """
@@ -33,7 +33,7 @@ COLLECTIVES = (
 
 @dataclass(slots=True)
 class Seen:
-    """What passed by in one step."""
+    """What happened in one step."""
 
     micro_steps: int = 0
     inputs: list[tuple[int, int]] = field(default_factory=list)  # tokens and their sequence length
@@ -45,7 +45,7 @@ class Seen:
 
 class Hooks:
     def __init__(self, module: Any, timeline: Timeline, *, forward: bool = True, waits: bool = False) -> None:
-        """`forward=False`: somebody else says where forward and backward begin (Lightning)."""
+        """`forward=False`: the framework says where forward and backward begin (Lightning)."""
         self._module, self._timeline = module, timeline
         self._forward, self.waits = forward, waits
         self._kind = next((each.device.type for each in module.parameters()), "cpu")
@@ -53,9 +53,10 @@ class Hooks:
         self._seen = Seen()
         self._paused = 0
         self._evaluation: int | None = None  # the mark at which one began
-        self._rest = "other"  # what a step is in between: inside `optimizer.step(closure)` it is that
-        self._inside = False  # a wait within a wait is one
-        self.dtype: Any = None  # in which the forward pass multiplies
+        # The phase between others: inside `optimizer.step(closure)` it is the optimizer's.
+        self._rest = "other"
+        self._inside = False  # a wait within a wait counts once
+        self.dtype: Any = None  # the dtype of the forward pass's matmuls
 
     def attach(self) -> None:
         if self._forward:
@@ -79,7 +80,7 @@ class Hooks:
         self._undo.clear()
 
     def take(self) -> Seen:
-        """What was seen since the last time; called where the timeline is cut."""
+        """What was seen since the last call; called where the timeline is cut."""
         seen, self._seen = self._seen, Seen()
         self._evaluation, self._rest = None, "other"
         return seen
@@ -102,7 +103,7 @@ class Hooks:
             self._timeline.switch(before)
 
     def began(self, phase: str) -> None:
-        """The step has come to this part, as a framework that calls us at its own hooks says."""
+        """The step has reached this part, according to a framework that calls us from its own hooks."""
         if not self._paused:
             self._timeline.switch(phase)
 
@@ -111,14 +112,14 @@ class Hooks:
             self._timeline.switch(self._rest)
 
     def was(self, since: int, kind: str) -> int:
-        """All since that mark was such a pause, as somebody says when it is over; returns where it ended."""
+        """Everything since that mark was such a pause, reported when it is over; returns where it ended."""
         self._timeline.rename(since, PAUSE + kind)
         self._evaluation = None
         self.ended()
         return self._timeline.at
 
     def count(self, inputs: Iterable[object]) -> None:
-        """A forward pass over these: the first whole numbers in two dimensions are its tokens."""
+        """A forward pass over these: the first two-dimensional integers are its tokens."""
         self._seen.micro_steps += 1
         whole = (torch.int64, torch.int32)
         for each in inputs:
@@ -155,7 +156,7 @@ class Hooks:
             loss.register_hook(self._before_backward)
 
     def _recomputing(self) -> bool:
-        """A forward pass within a backward pass; one that an error ended, and somebody caught, is over."""
+        """A forward pass within a backward pass; one that ended in a caught error is over."""
         return self._timeline.phase == "backward" and torch._C._current_graph_task_id() != -1
 
     def _before_backward(self, _gradient: Any) -> None:
@@ -198,7 +199,7 @@ class Hooks:
 
     def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def waited(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            # Optimizers read a step counter that lives in the program's own memory: that waits for nobody.
+            # Optimizers read a step counter in host memory: that does not wait.
             elsewhere = tensor.device.type != self._kind
             if elsewhere or self._inside or self._paused or self._evaluation is not None:
                 return original(tensor, *args, **kwargs)
@@ -226,7 +227,7 @@ class Hooks:
 
 
 def _dtype(module: Any) -> Any:
-    """What the multiplies run in: autocast's format, or that of the weights."""
+    """The matmul format: autocast's, or that of the weights."""
     first = next(iter(module.parameters()), None)
     kind = "cpu" if first is None else first.device.type
     if torch.is_autocast_enabled(kind):
@@ -235,7 +236,7 @@ def _dtype(module: Any) -> Any:
 
 
 def _result(output: Any, depth: int = 3) -> Any:
-    """The tensor whose gradient comes first: a loss where one is returned, else the first that needs one."""
+    """The tensor whose gradient comes first: a loss if one is returned, else the first that needs one."""
     if isinstance(output, torch.Tensor):
         return output if output.requires_grad and output.grad_fn is not None else None
     if not depth or not isinstance(output, tuple | list | Mapping):

@@ -1,9 +1,9 @@
-"""Idle: memory of a card is held, and no step is finished. Steps, not what a driver calls utilization.
+"""Idle: memory of a card is held, and no step is finished. Based on steps, not on the driver's utilization.
 
-A process that reports its steps (a Meter, or lines it prints) can be told idle; one that reports none cannot,
-however quiet the card: it may be loading, compiling or evaluating.
+A process that reports its steps (a Meter, or lines it prints) can be called idle; one that reports none
+cannot, however quiet the card: it may be loading, compiling or evaluating.
 
-In hindsight there are samples of the card alone. `card_level` is the one rule for them.
+In hindsight there are only samples of the card. `card_level` is the one rule for them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from brimful.meter.samples import GpuSample
 
 IDLE_S = 600.0
 BUSY_FRAC = 0.01  # below this a card does nothing
-GAP_S = 300  # a card at rest for less, between two times at work, saves, evaluates or loads the next file
+GAP_S = 300  # a shorter rest between two busy times is a save, an evaluation or loading the next file
 STARVED_FRAC = 0.2  # fewer than one SM in five has work: the card waits for its program
-# Kernels that spin in a deadlock are 100 % utilization and draw little more than a card at rest.
+# Kernels that spin in a deadlock show 100 % utilization and draw little more power than an idle card.
 AT_REST = 1.25  # times the power of the same card at rest
-# What training loops print when they get on: "step 12", "iter 12:", tqdm's "12/500 [".
+# What training loops print as they progress: "step 12", "iter 12:", tqdm's "12/500 [".
 _PROGRESS = re.compile(rb"\b(?:step|iter|iteration|batch)s?\b[ :=#]{0,3}(\d{1,12})|(\d{1,12})/\d{1,12} \[")
 _KEPT = 4096  # bytes of output: a line may come in two pieces
 _MOST_BYTES = 6 << 20
@@ -35,10 +35,10 @@ _LOOK_S = 5.0  # between looks at samples: reading them costs more than a line
 
 
 def last_useful_s(*, step_s: float | None, busy_s: float | None) -> float | None:
-    """When whoever holds cards last did useful work: by the steps it reports, else by the driver's activity.
+    """When the holder of cards last did useful work: by the steps it reports, else by the driver's activity.
 
-    Steps come first: a card can be busy with a loop that trains nothing. None where neither tells anything,
-    and then nobody is called idle.
+    Steps come first: a card can be busy with a loop that trains nothing. None if neither is known, and then
+    nothing is called idle.
     """
     return busy_s if step_s is None else step_s
 
@@ -50,9 +50,9 @@ Spans = list[tuple[int, int, Level]]  # start, end; in order, without overlap
 def card_level(
     *, sm_frac: float | None, busy_frac: float | None, power_w: float | None, rest_w: float | None
 ) -> Level | None:
-    """What a card did, by one look at it; None where the look says nothing.
+    """What a card did, by one look at it; None if the look is inconclusive.
 
-    SM activity decides where the card reports it. Utilization says only that some kernel was there, so it is
+    SM activity decides if the card reports it. Utilization says only that some kernel was running, so it is
     checked by power, against `rest_w`, that of the same card at rest.
     """
     shown = sm_frac if sm_frac is not None else busy_frac
@@ -67,7 +67,7 @@ def card_level(
 
 
 def as_spans(looks: Iterable[tuple[int, Level | None]], *, step_s: int) -> Spans:
-    """Looks at a card in order of time. Each holds until the next one; after two steps nobody knows."""
+    """Looks at a card in order of time. Each holds until the next one, for two steps at most."""
     spans: Spans = []
     last: tuple[int, Level | None] | None = None
     start_s = 0
@@ -90,7 +90,7 @@ def as_spans(looks: Iterable[tuple[int, Level | None]], *, step_s: int) -> Spans
 def idle_said(
     process: Live, *, held_bytes: int | None, now_s: float, after_s: float = IDLE_S
 ) -> Sentence | None:
-    """What to say about a process that holds memory and has finished no step for so long."""
+    """The message about a process that holds memory and has finished no step for this long."""
     age_s = process.age_s(now_s)
     if age_s < after_s or held_bytes == 0:
         return None
@@ -101,7 +101,7 @@ def idle_said(
 
 
 def held_by(pids: set[int], gpus: Sequence[GpuSample]) -> int | None:
-    """Bytes of all cards that these processes hold; None where the driver does not say."""
+    """Bytes of all cards that these processes hold; None if the driver does not say."""
     found = [process for gpu in gpus for process in gpu.processes if process.pid in pids]
     if any(process.used_bytes is None for process in found):
         return None
@@ -111,7 +111,7 @@ def held_by(pids: set[int], gpus: Sequence[GpuSample]) -> int | None:
 class IdleWatch:
     """Watches one run by what it prints and by the samples of its Meters.
 
-    `mark` is what its processes carry in their environment. `look` asks the driver; None where there is none.
+    `mark` is what its processes carry in their environment. `look` asks the driver; None if there is none.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class IdleWatch:
         self._text = b""
 
     def __call__(self, fresh: bytes) -> Sentence | None:
-        """The reason to stop it, or None. What is only to be told is told once for each idle time."""
+        """The reason to stop it, or None. A mere notice is printed once per idle time."""
         now_s = self._clock()
         self._read(fresh, now_s)
         if now_s - self._looked_s >= _LOOK_S:
@@ -151,7 +151,7 @@ class IdleWatch:
         gpus = self._look()
         held = None if gpus is None else held_by(self._pids(), gpus)
         if held == 0:
-            self._last_s, self._told = now_s, False  # it keeps nobody from the card
+            self._last_s, self._told = now_s, False  # it does not keep the card from others
             return None
         if held is None:
             idle = say("meter.idle", quiet=Seconds(quiet_s))
@@ -188,6 +188,6 @@ class IdleWatch:
 
     def _carries(self, pid: int) -> bool:
         with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
-            # A process may show any of its memory there: no more than one can be started with.
+            # A process may expose any amount of memory there: read no more than an environment can have.
             return self._mark in file.read(_MOST_BYTES).split(b"\0")
         return False

@@ -1,6 +1,6 @@
-"""Lines that training loops print, read into seconds, tokens a second, bytes and MFU.
+"""Lines that training loops print, parsed into seconds, tokens per second, bytes and MFU.
 
-An MFU is a share of a peak, and every loop has its own idea of which: that is read too.
+An MFU is a share of a peak, and loops differ in which peak they use: that is read too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LogLine:
     divides: str = ""  # how that is known: always, table, line
 
 
-# What the loops print, by the names that `_read` knows. The last line of each kind counts.
+# What the loops print, with the group names that `_read` knows. The last line of each kind counts.
 _PATTERNS = (
     ("nanoGPT", rf"\biter {_STEP}: loss {_LOSS}, time {_MS} ?ms(?:, mfu {_MFU}%)?"),
     ("llm.c", rf"\bstep +{_STEP}/\d{{1,12}} \| (?:train )?loss {_LOSS}.{{0,80}}?\| +{_MS} ms \| ",
@@ -48,7 +48,7 @@ _PATTERNS = (
     ("torchtitan", rf"\bstep: +{_STEP} +loss: +{_LOSS}.{{0,60}}?\bmemory: +(?P<gib>{_F})GiB\({_F}%\) +",
                    r"(?:tps|wps): +(?P<tokens>[\d,]{1,20})(?: +tflops: +(?P<tflops>[\d,.]{1,20}))?",
                    rf"(?: +mfu: +{_MFU}%)?"),
-    # A progress bar: seconds for an iteration, or iterations a second. Downloads count bytes, not `it`.
+    # A progress bar: seconds per iteration, or iterations per second. Downloads count bytes, not `it`.
     ("tqdm", rf"\b\d{{1,3}}%\|[^|\n]{{0,300}}\| *{_STEP}/\d{{1,12}} \[[\d:]{{1,12}}<[\d:?]{{1,12}}, *",
              rf"(?P<pace>{_F})(?P<unit>s/it|it/s)\b(?:, ?(?:train_)?loss={_LOSS}\b)?"),
 )  # fmt: skip
@@ -71,7 +71,7 @@ def _read(framework: str, pattern: re.Pattern[str], text: str) -> LogLine | None
     pace, tflops, memory_gib = number.get("pace"), number.get("tflops"), number.get("gib")
     if "pace" in said and (not pace or pace < 0):
         return None
-    mfu = _positive(number.get("mfu"), per=100)  # -100 % is how nanoGPT and llm.c say that they do not know
+    mfu = _positive(number.get("mfu"), per=100)  # nanoGPT and llm.c print -100 % for unknown
     flops = tflops * 1e12 if tflops else None
     peak, divides = _divisor(framework, said, flops=flops, mfu=mfu)
     step_s = _positive(number.get("ms"), per=1000)
@@ -96,13 +96,13 @@ def _divisor(
     framework: str, said: Mapping[str, str | None], *, flops: float | None, mfu: float | None
 ) -> tuple[float | None, str]:
     """The peak that the loop divides by, and how that is known."""
-    if framework == "torchtitan":  # where the line gives TFLOPS and MFU, their quotient is the peak
+    if framework == "torchtitan":  # if the line gives TFLOPS and MFU, their quotient is the peak
         return (flops / mfu, "line") if flops and mfu else (None, "table" if mfu else "")
     if not said.get("mfu"):
         return None, ""
     if framework == "nanoGPT":
         return A100_FLOPS_PER_S, "always"
-    if framework == "nanochat" and not said["table"]:  # since January 2026 it looks the card up: bf16_mfu
+    if framework == "nanochat" and not said["table"]:  # since January 2026 it looks up the card: bf16_mfu
         return H100_FLOPS_PER_S, "always"
     return None, "table"
 

@@ -39,14 +39,15 @@ from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
 from brimful.specs.estimate import Estimate
 from brimful.specs.training import Checkpointing, Dtype
 
-DRAIN_S = 2.0  # samples are made of marks in batches: between two steps the caches are cold, and that costs
+# Samples are built from marks in batches: between two steps the caches are cold, which costs time.
+DRAIN_S = 2.0
 WARMUP = 3  # steps in which PyTorch still allocates, compiles and tunes
 _NAMES: dict[Any, Dtype] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
-    """A step whose device times are not there yet."""
+    """A step whose device times are not available yet."""
 
     step: int
     at_s: float
@@ -80,17 +81,16 @@ class Meter:
         clock: Callable[[], float] = time.perf_counter,
         **more: object,
     ) -> None:
-        """Measure `model` while it trains. Everything but the model may be left out.
+        """Measure `model` while it trains. Everything except the model is optional.
 
-        `tokens_per_step`: of this process, accumulation included; without it the whole numbers that the
-        model is called with are counted. `flops_per_step`: what MFU counts, where neither brimful's formula
-        nor PyTorch's counter knows better. `recompute`: "full" or "selective" activation checkpointing.
-        `peak_flops_per_s` or `gpu` (a name): what MFU is a share of; without them the card's own peak.
-        `gpus`: how many share the work of this one process. `estimate`: what `brimful.fit` predicted.
-        `terminal_s`: seconds between lines on stderr, None for none. `share`: leave the newest sample
-        where `brimful watch` and a job's server find it. `count_waits`: how often the program waits for
-        the device (.item() …); on by default on a GPU. `clock`: seconds of the program, for tests. What else
-        is given goes into the file of samples.
+        `tokens_per_step`: of this process, accumulation included; without it the integers that the model is
+        called with are counted. `flops_per_step`: what MFU counts, if neither brimful's formula nor PyTorch's
+        counter knows better. `recompute`: "full" or "selective" activation checkpointing. `peak_flops_per_s`
+        or `gpu` (a name): what MFU is a share of; by default the card's own peak. `gpus`: how many share the
+        work of this one process. `estimate`: what `brimful.fit` predicted. `terminal_s`: seconds between
+        lines on stderr, None for none. `share`: leave the newest sample where `brimful watch` and a job's
+        server find it. `count_waits`: how often the program waits for the device (.item() …); on by default
+        on a GPU. `clock`: seconds of the program, for tests. Other keywords go into the file of samples.
         """
         for name, value in (("tokens_per_step", tokens_per_step), ("gpus", gpus)):
             if value is not None and value < 1:
@@ -114,9 +114,9 @@ class Meter:
         self._sums = _Sums()
         self._run: RunSample | None = None
         self._last: StepSample | None = None
-        self._drained_s = -math.inf  # the first step is told at once
+        self._drained_s = -math.inf  # the first step is reported at once
         rank = int(os.environ.get("RANK", "0") or 0)
-        # Of many processes the first writes where people look, and the file that a job's engine reads.
+        # Of many processes only the first writes to the terminal and to the file that a job's engine reads.
         first = [] if rank else _first_rank_sinks(terminal_s, tensorboard, wandb)
         path = Path(jsonl) if jsonl else None
         if path is not None and rank:
@@ -146,12 +146,13 @@ class Meter:
             self._counter = FlopCounterMode(display=False)
             self._counter.__enter__()
             self.timeline.leaving = self._count
-        for sink in self._shared:  # at once: a run that never finishes a step is to be seen too
-            with contextlib.suppress(Exception):  # it will be told at the first step, with the other sinks
+        for sink in self._shared:  # at once: a run that never finishes a step must be visible too
+            # It will be reported at the first step, with the other sinks.
+            with contextlib.suppress(Exception):
                 sink.start(self._facts())
 
     def step(self, step: int | None = None) -> None:
-        """An optimizer step is over. `step`: its number, where the loop has one."""
+        """An optimizer step is over. `step`: its number, if the loop has one."""
         self._stop_counting()
         lap = self.timeline.cut()
         self._steps = self._steps + 1 if step is None else step
@@ -159,16 +160,16 @@ class Meter:
         self._pending.append(
             _Pending(step=self._steps, at_s=time.time(), lap=lap, seen=seen, memory=self._memory())
         )
-        self._introduce()
+        self._start_sinks()
         if self._clock() - self._drained_s >= DRAIN_S:
             self._drain()
 
     def pause(self, kind: str) -> AbstractContextManager[None]:
-        """`with meter.pause("checkpoint"):` this is not training: left out of the mean, and told apart."""
+        """`with meter.pause("checkpoint"):` not training: left out of the mean, and shown separately."""
         return self.hooks.pause(kind)
 
     def data(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """`for batch in meter.data(batches):` this is waiting for data. A DataLoader needs no help."""
+        """`for batch in meter.data(batches):` this is waiting for data. A DataLoader does not need it."""
         iterator = iter(loader)
         while True:
             with self.hooks.part("data"):
@@ -180,12 +181,12 @@ class Meter:
 
     @property
     def last(self) -> StepSample | None:
-        """The newest step that the device has passed."""
+        """The newest step that the device has finished."""
         self._drain()
         return self._last
 
     def summary(self) -> EndSample:
-        """The means so far: steady steps only, pauses apart."""
+        """The means so far: steady steps only, without pauses."""
         self._drain()
         return self._sums.end(self, error="")
 
@@ -195,15 +196,15 @@ class Meter:
         self._closed = True
         self._stop_counting()
         self.hooks.detach()
-        self._introduce()
-        with contextlib.suppress(RuntimeError):  # a dead device has nothing more to tell
+        self._start_sinks()
+        with contextlib.suppress(RuntimeError):  # a dead device has nothing more to report
             if self._pending and self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # the run is over: nothing is slowed down
             self._drain()
         self._sinks.end(self._sums.end(self, error=error))
 
-    def _introduce(self) -> None:
-        """Once: at the first step its facts are known."""
+    def _start_sinks(self) -> None:
+        """Once: its facts are known at the first step."""
         if self._run is None:
             self._run = self._facts()
             self._sinks.start(self._run)
@@ -216,7 +217,7 @@ class Meter:
 
     @property
     def peak(self) -> Peak:
-        """What MFU is a share of. Known once the first forward pass showed the number format."""
+        """What MFU is a share of. Known once the first forward pass has shown the number format."""
         if self._peak is None:
             card, memory = self._gpu, None
             if card is None and self._device.type == "cuda":
@@ -282,7 +283,7 @@ class Meter:
         return found
 
     def _count(self, phase: str) -> None:
-        """The FLOPs since the part before this one ended are its own."""
+        """The FLOPs since the previous part ended belong to this one."""
         new = float(self._counter.get_total_flops()) - sum(self._phase_flops.values())
         self._phase_flops[phase] = self._phase_flops.get(phase, 0.0) + new
 
@@ -293,14 +294,14 @@ class Meter:
         self.timeline.leaving = None
         self._counter.__exit__(None, None, None)
         self._counter = None
-        # A backward pass that no hook showed is in the rest; an evaluation is nobody's step.
+        # A backward pass that no hook showed is in the rest; an evaluation belongs to no step.
         trained = {each: n for each, n in self._phase_flops.items() if not each.startswith(PAUSE)}
         total, forward = sum(trained.values()), trained.get("forward", 0.0)
         if total:
             self._counted = counted(forward, total - forward)
 
     def _flops(self, seen: Seen) -> tuple[float | None, float | None]:
-        """Of one step: what MFU counts, and what HFU adds."""
+        """For one step: what MFU counts, and what HFU adds."""
         if self._declared_flops:
             return self._declared_flops, 0.0
         if self._formula is not None:
@@ -315,12 +316,12 @@ class Meter:
             inputs, total = [(1, self._length or 1)], 1
             if self._tokens is None or self._length is None:
                 return None, None
-        share = (self._tokens or total) / total  # where both are known, the caller knows better
+        share = (self._tokens or total) / total  # if both are known, the caller knows better
         parts = [formula.flops(tokens, sequence_tokens=self._length or length) for tokens, length in inputs]
         return share * sum(useful for useful, _ in parts), share * sum(again for _, again in parts)
 
     def _memory(self) -> dict[str, Any]:
-        """What PyTorch's allocator holds. Only the program's own books are read."""
+        """What PyTorch's allocator holds. Reads only host-side counters."""
         if self._device.type != "cuda":
             return {}
         found = torch.cuda.memory_stats_as_nested_dict(self._device)
@@ -391,7 +392,7 @@ class Meter:
 
 
 class _Sums:
-    """Of the steady steps; pauses of all."""
+    """Over the steady steps; pauses of all steps."""
 
     def __init__(self) -> None:
         self.steps = self.steady = 0

@@ -1,4 +1,4 @@
-"""One look at the machine: its cards by their driver, and what the processes on them say of themselves."""
+"""One look at the machine: its cards as the driver sees them, and what the processes on them report."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from brimful.meter.samples import GpuSample, ProcessSample, as_dict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process on a card, and its newest sample where it has a Meter and is at work."""
+    """A process on a card, and its newest sample if it has a Meter and is at work."""
 
     process: ProcessSample
     job: str | None
     live: Live | None
-    idle: Sentence | None  # that it holds memory and has finished no step for long
-    works_here: bool  # its MFU is of this card, not of another it also touches
+    idle: Sentence | None  # the message that it holds memory and has finished no step for long
+    works_here: bool  # its MFU is for this card, not for another it also uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenGpu:
     sample: GpuSample
     holders: tuple[Holder, ...]
-    mfu: float | None  # of all that work here, together; None where nobody says
+    mfu: float | None  # of all that work here, together; None if none reports
 
     @property
     def compute(self) -> tuple[float | None, str]:
-        """How hard it works, and what that is: useful work, or only that some kernel ran."""
+        """How hard it works, and what that measures: useful work, or only that some kernel ran."""
         if self.mfu is not None:
             return self.mfu, "mfu"
         return self.sample.busy_frac, "unknown" if self.sample.busy_frac is None else "busy"
@@ -51,7 +51,7 @@ class Machine:
     at_s: float
     driver: str
     cards: tuple[SeenGpu, ...]
-    elsewhere: tuple[Live, ...]  # processes that report and hold no card the driver shows
+    elsewhere: tuple[Live, ...]  # processes that report but hold no card the driver shows
     problem: BrimfulError | None = None  # why no card is seen
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,11 +72,11 @@ class Machine:
 
 
 class Looker:
-    """Looks as often as asked; a driver that is not there yet is looked for again each time."""
+    """Looks as often as called; a missing driver is searched for again each time."""
 
     def __init__(self) -> None:
         self._driver: NvidiaDriver | None = None
-        self._lock = Lock()  # a server asks from several threads
+        self._lock = Lock()  # a server calls from several threads
 
     def look(self, now_s: float) -> Machine:
         said = {each.pid: each for each in live()}
@@ -122,7 +122,7 @@ def _holder(process: ProcessSample, sample: GpuSample, said: Live | None) -> Hol
 
 
 def job_of(pid: int) -> str | None:
-    """The job of brimful a process runs for, where its environment may be read."""
+    """The brimful job a process runs for, if its environment is readable."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes()[:200_000].split(b"\0")
     except OSError:

@@ -1,8 +1,8 @@
-"""What the driver says about each card and who holds its memory, by NVML through `nvidia-ml-py`.
+"""What the driver reports about each card and the holders of its memory, by NVML through `nvidia-ml-py`.
 
-A card that does not know a value leaves it None: GeForce has no ECC, a MIG slice no power. A card that does
-not answer at all is a sample with a `problem`, because the others still do. Only a machine without cards,
-without their driver or without the package is an error.
+A value that a card does not have is None: GeForce has no ECC, a MIG slice no power. A card that does not
+answer at all is a sample with a `problem`, because the others still do. Only a machine without cards, without
+their driver or without the package is an error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from brimful.language import Sentence, Several, Value, say, verbatim
 from brimful.language.catalog import is_held
 from brimful.meter.samples import GpuSample, ProcessSample
 
-_MOST_NAME = 120  # characters of a process's command line that are kept
+_MOST_NAME = 120  # characters kept of a process's command line
 
-# NVML's own names of its errors, from 1 on; `meter.nvml_NAME` says what each means and what to do.
-# Source: nvml.h, nvmlReturn_t.
+# NVML's own names of its errors, from 1 on; `meter.nvml_NAME` says what each means and what to do. Source:
+# nvml.h, nvmlReturn_t.
 _ERRORS = (
     "uninitialized", "invalid_argument", "not_supported", "no_permission",
     "already_initialized", "not_found", "insufficient_size", "insufficient_power",
@@ -36,9 +36,9 @@ _ERRORS = (
 _UNKNOWN = 999
 _GONE = frozenset({15, 16, 28})  # the card as a whole does not answer
 _LOOK_AGAIN = frozenset({1, 5})
-_QUIET = frozenset({3, 22, 24})  # the card has no such thing: nothing to tell
+_QUIET = frozenset({3, 22, 24})  # the card has no such thing: nothing to report
 
-# Bits of the reasons for a low clock. Idle is no throttle; the user's own clock setting is told as one.
+# Bits of the reasons for a low clock. Idle is not a throttle; the user's own clock setting counts as one.
 _THROTTLES = {
     0x002: "clock_set_by_hand",
     0x004: "power_cap",
@@ -54,14 +54,14 @@ _THROTTLES = {
 
 
 def error_name(number: int) -> str:
-    """NVML's own name of an error; its number where brimful does not know it."""
+    """NVML's own name of an error; its number if brimful does not know it."""
     if 0 < number <= len(_ERRORS):
         return _ERRORS[number - 1]
     return "unknown" if number == _UNKNOWN else str(number)
 
 
 def meaning(name: str) -> Sentence:
-    """What an error of NVML means; its hint is what to do. A file of an older version has words instead."""
+    """What an NVML error means; its hint is what to do. A file of an older version has text instead."""
     if is_held(f"meter.nvml_{name}"):
         return say(f"meter.nvml_{name}")
     return say("meter.nvml_other", number=name) if name.isdigit() else verbatim(name)
@@ -75,19 +75,19 @@ def problem_said(name: str) -> Value:
 
 
 def throttle_said(name: str) -> Sentence:
-    """Why a clock is held down; a file of an older version has words instead."""
+    """Why a clock is reduced; a file of an older version has text instead."""
     return say(f"meter.throttle_{name}") if is_held(f"meter.throttle_{name}") else verbatim(name)
 
 
 class NvidiaDriver:
-    """The machine's NVIDIA cards. Open once and look as often as you like; a lost driver is found again."""
+    """The machine's NVIDIA cards. Open once and look as often as you like; a lost driver is reopened."""
 
     def __init__(self) -> None:
         self._nvml = _package()
         self._asked(self._nvml.nvmlInit)
 
     def close(self) -> None:
-        with contextlib.suppress(self._nvml.NVMLError):  # it was closed by what broke it
+        with contextlib.suppress(self._nvml.NVMLError):  # already closed by what broke it
             self._nvml.nvmlShutdown()
 
     def look(self, now_s: float) -> list[GpuSample]:
@@ -123,7 +123,7 @@ class NvidiaDriver:
             yield GpuSample(at_s=now_s, index=index, problem=error_name(error.value))
             return
         slices = list(self._slices(handle, whole)) if not whole.problem else []
-        if slices:  # the card lists the processes of all its slices once more
+        if slices:  # the card lists the processes of all its slices again
             whole = replace(whole, processes=())
         yield whole
         yield from slices
@@ -188,7 +188,7 @@ Found = dict[str, Any]
 
 
 def _memory(nvml: Any, handle: Any) -> Found:
-    """The second version tells what the driver keeps for itself; the first counts it as used."""
+    """The second version separates what the driver keeps for itself; the first counts it as used."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError as error:
@@ -240,7 +240,7 @@ def _process(each: Any, kind: str) -> ProcessSample:
     return ProcessSample(pid=each.pid, used_bytes=each.usedGpuMemory, kind=kind, name=name, user=user)
 
 
-# In this order. The word is the field, also in `gaps`; a question that answers more than one gives a dict.
+# In this order. The key is the field, also in `gaps`; a query that answers several fields gives a dict.
 _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "name": lambda nvml, handle: nvml.nvmlDeviceGetName(handle),
     "uuid": lambda nvml, handle: nvml.nvmlDeviceGetUUID(handle),
@@ -262,7 +262,7 @@ _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def who(pid: int) -> tuple[str, str]:
-    """The program behind a pid and whose it is; empty where this machine does not show it."""
+    """The program behind a pid and its owner; empty if this machine does not show it."""
     folder = Path("/proc") / str(pid)
     name = user = ""
     try:
@@ -271,5 +271,5 @@ def who(pid: int) -> tuple[str, str]:
         name = (shown or (folder / "comm").read_text(errors="replace").strip())[:_MOST_NAME]
         user = pwd.getpwuid(folder.stat().st_uid).pw_name
     except (OSError, KeyError):
-        pass  # it ended, or lives in another container
+        pass  # it ended, or is in another container
     return name, user

@@ -1,4 +1,4 @@
-"""Which peak an MFU is divided by: this card's own, in the format the run multiplies in."""
+"""Which peak an MFU is divided by: this card's own, in the number format of the run's matmuls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.units import GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """FLOPs per second, their number format, and where they are from; or why there is none."""
+    """FLOPs per second, their number format, and their source; or why there is none."""
 
     flops_per_s: float | None
     format: str | None
@@ -28,7 +28,7 @@ def declared_peak(flops_per_s: float) -> Peak:
 
 
 def no_peak(name: str) -> Peak:
-    """Of a device or card whose peak nobody knows."""
+    """For a device or card whose peak is unknown."""
     return Peak(flops_per_s=None, format=None, source=f"no_peak: {name}")
 
 
@@ -44,7 +44,7 @@ def peak_of(card: str, *, memory_bytes: int | None, dtype: Dtype, tf32: bool) ->
 
 
 def find_card(card: str, memory_bytes: int | None) -> Gpu:
-    """The card; where two sizes share a name, the memory the driver shows says which."""
+    """The card; if two sizes share a name, the memory the driver shows decides."""
     try:
         return find_gpu(card)
     except NotFound as unclear:

@@ -1,10 +1,10 @@
 """Where a Meter leaves its newest sample, so that `brimful watch` and `brimful admin exporter` find it.
 
 One file per process in a folder that only its owner can enter: `$XDG_RUNTIME_DIR/brimful/meter`, or
-`brimful-UID/meter` in the folder for temporary files. A file is believed about one process alone: the one it
-is named for, while that still runs, began when the file says, and belongs to whoever owns the file.
+`brimful-UID/meter` in the folder for temporary files. A file is trusted about one process only: the one it is
+named for, while that still runs, began when the file says, and belongs to the owner of the file.
 
-A job of brimful leaves the same text a second time, in the file that its engine names (BRIMFUL_SAMPLES); that
+A brimful job leaves the same text a second time, in the file that its engine names (BRIMFUL_SAMPLES); that
 one stays when the run is over.
 """
 
@@ -28,16 +28,16 @@ STALE_S, STALE_STEPS = 30.0, 5.0  # a sample older than both says nothing about 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What a running process last said about itself."""
+    """What a running process last reported about itself."""
 
     pid: int
     run: RunSample
     step: StepSample | None
-    end: EndSample | None = None  # its Meter was closed; only what outlives the process says so
-    began: object = None  # when the process did, as it says itself
+    end: EndSample | None = None  # its Meter was closed; only a file that outlives the process has it
+    began: object = None  # when the process began, as it reports itself
 
     def age_s(self, now_s: float) -> float:
-        """Since the last step ended, or since the run began where none has."""
+        """Since the last step ended, or since the run began if there was none."""
         return max(0.0, now_s - (self.step or self.run).at_s)
 
     def fresh(self, now_s: float) -> bool:
@@ -46,7 +46,7 @@ class Live:
 
 
 def runtime_folder(*, make: bool) -> Path | None:
-    """This user's folder, after a look at whose it is; None where it is not there and shall not be made."""
+    """This user's folder, after checking its owner; None if it does not exist and must not be made."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given.startswith("/") and Path(given).is_dir():
         ours = Path(given) / "brimful"
@@ -62,14 +62,14 @@ def runtime_folder(*, make: bool) -> Path | None:
             found = each.lstat()
         except OSError:
             return None
-        # /tmp is everybody's: whoever made a folder of this name there first must not become our reader.
+        # Anyone can write to /tmp: a folder of this name made by another user must not receive our samples.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise WorldFailed(say("meter.shared_folder", folder=each), code="unsafe_runtime_folder")
     return folder
 
 
 class Place:
-    """A file of this process. `leave` replaces it in one step; `close` takes it away."""
+    """A file of this process. `leave` replaces it atomically; `close` removes it."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Without a path, where `brimful watch` looks."""
@@ -99,7 +99,7 @@ class Place:
 
 
 def live() -> list[Live]:
-    """Every process of this user that has said something and still runs."""
+    """Every process of this user that has reported and still runs."""
     folder = runtime_folder(make=False)
     if folder is None:
         return []
@@ -107,7 +107,7 @@ def live() -> list[Live]:
 
 
 def _read(path: Path) -> Live | None:
-    """What a file says, if it can be believed; a file of a process that ended is swept away."""
+    """The contents of a file, if they can be trusted; a file of a process that ended is removed."""
     try:
         pid = int(path.stem)
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -130,7 +130,7 @@ def _read(path: Path) -> Live | None:
 
 
 def read_said(text: bytes) -> Live:
-    """What a process has left, as far as it is well formed; ValueError says what is wrong with it."""
+    """What a process has left, if it is well formed; ValueError says what is wrong with it."""
     try:
         said = json.loads(text, parse_constant=_refuse)
         run = from_dict(said["run"])
@@ -156,7 +156,7 @@ def _refuse(constant: str) -> float:
 
 
 def began(pid: int) -> int | None:
-    """When a process began, in ticks since boot: a pid is used again, the two together are not."""
+    """When a process began, in ticks since boot: a pid is reused, but not with the same start."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         if Path(f"/proc/{pid}").stat().st_uid != os.geteuid():

@@ -1,8 +1,8 @@
-"""Samples: what was measured, and the one line of JSON each of them is in a file.
+"""Samples: what was measured, and the line of JSON for each of them in a file.
 
 A file of samples is JSON lines. Each line has `kind`: `run` once at the beginning, then `step` for every
-optimizer step, `gpu` for every look at a card, and `end` when the run closed in good order. A reader skips
-kinds and fields it does not know, so that a newer writer never breaks an older reader.
+optimizer step, `gpu` for every look at a card, and `end` when the run closed normally. A reader skips kinds
+and fields it does not know, so that a newer writer never breaks an older reader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 30  # of a file of samples: a million steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSample:
-    """What does not change while it runs: which program, which card, what a step should cost."""
+    """What does not change during a run: which program, which card, what a step should cost."""
 
     kind: ClassVar[str] = "run"
 
@@ -32,14 +32,14 @@ class RunSample:
     pid: int
     host: str
     command: tuple[str, ...] = ()
-    job: str | None = None  # of brimful, where it runs under one
+    job: str | None = None  # the brimful job, if it runs under one
     rank: int = 0
     world: int = 1
     model: str = ""
     parameters: int | None = None
     tokens_per_step: int | None = None  # of this process
-    flops_per_step: float | None = None  # of this process, that MFU counts
-    recompute_flops: float = 0.0  # of this process and step, that HFU adds
+    flops_per_step: float | None = None  # of this process, as MFU counts them
+    recompute_flops: float = 0.0  # of this process and step, added by HFU
     flops_source: str = ""  # "formula: NAME", "counted", "declared" or "no_flops": see source_said
     device: str = "cpu"  # as PyTorch names it: cuda:0
     gpu: str | None = None  # as the driver names it
@@ -48,13 +48,13 @@ class RunSample:
     peak_format: str | None = None  # bf16, fp16, tf32, fp32, fp8
     peak_source: str = ""  # "catalog: NAME", "declared" or "no_peak: NAME"
     torch: str = ""  # its version
-    estimate: dict[str, Any] | None = None  # an `Estimate.as_dict()`, where one was given
+    estimate: dict[str, Any] | None = None  # an `Estimate.as_dict()`, if one was given
     more: dict[str, Any] = field(default_factory=dict)  # what the caller adds: batch_size, dtype, …
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSample:
-    """One optimizer step as the loop saw it. The five parts sum to `step_s`; pauses are not in it."""
+    """One optimizer step as the loop saw it. The five parts sum to `step_s`, which excludes pauses."""
 
     kind: ClassVar[str] = "step"
 
@@ -62,7 +62,7 @@ class StepSample:
     step: int
     step_s: float
     warmup: bool = False  # the first steps: allocation, compilation, autotuning; left out of every mean
-    clock: str = "host"  # "cuda": the parts are times of the device, by events; "host": of the program
+    clock: str = "host"  # "cuda": the parts are device times, by events; "host": times of the program
     data_s: float = 0.0  # waiting for the next batch
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -80,10 +80,11 @@ class StepSample:
     hfu: float | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
-    peak_allocated_bytes: int | None = None  # since the process began, or since somebody reset it
+    peak_allocated_bytes: int | None = None  # since the process began, or since it was reset
     peak_reserved_bytes: int | None = None
-    fragmentation: float | None = None  # of the reserved bytes, the part in which no tensor lives: 0–1
-    malloc_retries: int | None = None  # in this step: cudaMalloc failed, the cache was flushed, it went on
+    fragmentation: float | None = None  # share of the reserved bytes without a tensor: 0–1
+    # In this step: cudaMalloc failed, the cache was flushed, and it went on.
+    malloc_retries: int | None = None
     step_s_vs_estimate: float | None = None  # measured / likely
     allocated_vs_estimate: float | None = None
     reserved_vs_estimate: float | None = None
@@ -100,25 +101,25 @@ class ProcessSample:
     pid: int
     used_bytes: int | None = None  # None: the driver does not say (MIG, containers, no permission)
     kind: str = "compute"  # or "graphics"
-    name: str = ""  # the program; empty where it cannot be seen
+    name: str = ""  # the program; empty if it cannot be seen
     user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One look at one card, or at one MIG slice of it, by its driver. None: the card does not say."""
+    """One look at one card, or at one MIG slice of it, by its driver. None: the card does not report it."""
 
     kind: ClassVar[str] = "gpu"
 
     at_s: float
     index: int
-    mig: int | None = None  # which slice of the card; None for the whole of it
+    mig: int | None = None  # which slice of the card; None for the whole card
     uuid: str = ""
     name: str = ""
     memory_total_bytes: int | None = None
-    memory_used_bytes: int | None = None  # by every program; what the driver keeps for itself not counted
+    memory_used_bytes: int | None = None  # by every program; without what the driver keeps for itself
     memory_reserved_bytes: int | None = None  # by the driver
-    busy_frac: float | None = None  # of the time, some kernel ran: not how much work it did
+    busy_frac: float | None = None  # of the time some kernel ran: not how much work it did
     memory_busy_frac: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -127,22 +128,22 @@ class GpuSample:
     sm_clock_hz: float | None = None
     sm_clock_max_hz: float | None = None
     memory_clock_hz: float | None = None
-    throttle: tuple[str, ...] = ()  # why the clock is held down; idle is no throttle
-    ecc_errors: int | None = None  # uncorrected, since the driver came up
+    throttle: tuple[str, ...] = ()  # why the clock is reduced; idle is not a throttle
+    ecc_errors: int | None = None  # uncorrected, since the driver was loaded
     processes: tuple[ProcessSample, ...] = ()
-    gaps: dict[str, str] = field(default_factory=dict)  # field -> the error of NVML that left it None
-    problem: str = ""  # the error of NVML, where the card does not answer; then nothing else is known
+    gaps: dict[str, str] = field(default_factory=dict)  # field -> the NVML error that left it None
+    problem: str = ""  # the NVML error, if the card does not answer; then nothing else is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndSample:
-    """How a run ended, and its means: steady steps only, pauses apart."""
+    """How a run ended, and its means: steady steps only, without pauses."""
 
     kind: ClassVar[str] = "end"
 
     at_s: float
     steps: int
-    steady_steps: int  # those the means are over
+    steady_steps: int  # the steps in the means
     wall_s: float
     step_s: float | None = None
     tokens_per_s: float | None = None
@@ -153,11 +154,11 @@ class EndSample:
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     malloc_retries: int | None = None
-    error: str = ""  # the exception that ended it, by its type
+    error: str = ""  # the type of the exception that ended it
 
 
 def source_said(source: str) -> Sentence:
-    """Where FLOPs or a peak are from. A file of an older version has words instead of a code."""
+    """Where FLOPs or a peak are from. A file of an older version has text instead of a code."""
     kind, _, name = source.partition(": ")
     return say(f"meter.source_{kind}", name=name) if is_held(f"meter.source_{kind}") else verbatim(source)
 
@@ -167,12 +168,12 @@ _KINDS: dict[str, type[Any]] = {c.kind: c for c in (RunSample, StepSample, GpuSa
 
 
 def as_dict(sample: Sample) -> dict[str, Any]:
-    """What JSON shows of a sample: `kind` and every field, in the order of the class."""
+    """A sample as JSON: `kind` and every field, in the order of the class."""
     return {"kind": sample.kind, **asdict(sample)}
 
 
 def as_line(sample: Sample) -> str:
-    """One line of a file. Fields that have their default are left out: most have, in a long run."""
+    """One line of a file. Fields with their default value are left out: in a long run, most have it."""
     said: dict[str, Any] = {"kind": sample.kind}
     if isinstance(sample, RunSample):
         said["version"] = VERSION
@@ -192,13 +193,13 @@ def _plain(value: object) -> object:
     return asdict(value)
 
 
-# Made once: a line is written at every step of somebody's training.
+# Built once: a line is written at every step of a training run.
 _DEFAULTS = {kind: [(each.name, _default(each)) for each in fields(cls)] for kind, cls in _KINDS.items()}
 _encode = json.JSONEncoder(default=_plain, allow_nan=False).encode
 
 
 def from_dict(found: Mapping[str, Any]) -> Sample | None:
-    """The sample a line holds; None where it is of a kind we do not know. Raises ValueError on a bad one."""
+    """The sample in a line; None if its kind is unknown. Raises ValueError on a bad one."""
     kind = _KINDS.get(str(found.get("kind")))
     if kind is None:
         return None
@@ -217,7 +218,7 @@ def _fields(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(name: str, hint: str, value: object) -> object:
-    """The value, if it is of the type that the field is declared with."""
+    """The value, if it has the declared type of the field."""
     if value is None and "None" in hint:
         return None
     base = hint.removesuffix(" | None")
@@ -236,7 +237,7 @@ def _checked(name: str, hint: str, value: object) -> object:
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """The samples of a file. A last line cut short, as a crash leaves it, ends it; other rot is told."""
+    """The samples of a file. A last line truncated by a crash ends it; other damage is reported."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             sizes = {"bytes": path.stat().st_size, "most": _MOST_BYTES}
@@ -266,6 +267,6 @@ def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
 
 
 def _why(error: Exception) -> object:
-    """Our own sentence where it is one; else the words of whoever raised it."""
+    """Our own sentence if it is one; else the exception's own text."""
     said = error.args[0] if error.args else ""
     return said if isinstance(said, Sentence) else str(error)

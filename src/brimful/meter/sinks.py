@@ -1,6 +1,6 @@
-"""Where samples go: the terminal, a file, `brimful watch`, the server whose job this is, TensorBoard, W&B.
+"""Where samples go: the terminal, a file, `brimful watch`, the job's server, TensorBoard, W&B.
 
-A sink never stops a training run. One that fails is told about once and left out from then on.
+A sink never stops a training run. One that fails is reported once and skipped from then on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brimful.units import GIB
 
 
 class Sink(Protocol):
-    """What takes samples. Each method may raise anything; see `Sinks`."""
+    """Takes samples. Each method may raise anything; see `Sinks`."""
 
     def start(self, run: RunSample) -> None: ...
     def step(self, sample: StepSample) -> None: ...
@@ -43,7 +43,7 @@ class Sinks:
         self._each(lambda sink: sink.end(sample))
 
     def flush(self) -> None:
-        """No more for now: a sink that gathers writes what it has."""
+        """No more samples for now: a buffering sink writes what it has."""
         self._each(lambda sink: sink.flush() if isinstance(sink, Jsonl | Runtime) else None)
 
     def _each(self, act: Callable[[Sink], None]) -> None:
@@ -95,7 +95,7 @@ class Jsonl:
 class Runtime:
     """The newest sample, where `brimful watch` and `brimful admin exporter` look for it.
 
-    With a path, in the file from which a brimful server takes it; there it stays when the run is over.
+    With a path, in the file that a brimful server reads; it stays there when the run is over.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -171,7 +171,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """Into the run of Weights & Biases that the script has begun, or is handed."""
+    """Into the Weights & Biases run that the script has started or passes in."""
 
     def __init__(self, run: Any) -> None:
         if run is True:
@@ -186,7 +186,7 @@ class Wandb:
         self._run.config.update({"brimful_peak_flops_per_s": run.peak_flops_per_s}, allow_val_change=True)
 
     def step(self, sample: StepSample) -> None:
-        # Without `commit` the numbers join the script's own of the same step, whenever it logs them.
+        # Without `commit` the numbers join the script's own for the same step, whenever it logs them.
         self._run.log({f"brimful/{name}": value for name, value in scalars(sample)}, commit=False)
 
     def end(self, sample: EndSample) -> None:
@@ -252,7 +252,7 @@ def _rates(run: RunSample, sample: StepSample | EndSample) -> Iterator[Value]:
 
 
 def peak_said(run: RunSample) -> Value:
-    """'117 TFLOPS bf16', or '2.5 GFLOPS' where somebody declared as little."""
+    """'117 TFLOPS bf16', or '2.5 GFLOPS' if that little was declared."""
     peak = run.peak_flops_per_s or 0.0
     unit, size = ("TFLOPS", 1e12) if peak >= 1e12 else ("GFLOPS", 1e9)
     basis = run.peak_format or say("meter.as_declared")

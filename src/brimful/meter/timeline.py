@@ -1,8 +1,8 @@
 """Where the time of a step goes: marks as it passes from part to part, added up when the step is over.
 
-Each mark holds the program's clock and, on a GPU, an event put into its queue. The GPU works behind the
-program, so the two tell different things: a wait for data that is hidden behind queued work costs the GPU
-nothing. Events are read when the GPU has passed them, a step or two later; nobody ever waits for them.
+Each mark holds the program's clock and, on a GPU, an event put into its queue. The GPU runs behind the
+program, so the two differ: a wait for data that is hidden behind queued work costs the GPU nothing. Events
+are read when the GPU has passed them, a step or two later; nothing ever waits for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAUSE = "pause "  # before the kind of a pause: "pause evaluation"
 
 
 class Event(Protocol):
-    """A point in the queue of a device, as torch.cuda.Event is one."""
+    """A point in the queue of a device, like torch.cuda.Event."""
 
     def query(self) -> bool:
         """Whether the device has passed it."""
@@ -33,13 +33,13 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One step between two marks, its parts by either clock."""
+    """One step between two marks, with its parts by either clock."""
 
     marks: list[Mark]  # the last one ends it
 
     @property
     def passed(self) -> bool:
-        """Whether the device has come to its end, so that its times can be read."""
+        """Whether the device has reached its end, so that its times can be read."""
         last = self.marks[-1].event
         return last is None or last.query()
 
@@ -59,7 +59,7 @@ class Lap:
 
 
 class Timeline:
-    """The marks of the step that is under way."""
+    """The marks of the current step."""
 
     def __init__(
         self, event: Callable[[], Event] | None = None, clock: Callable[[], float] = perf_counter
@@ -67,11 +67,12 @@ class Timeline:
         self._event, self.clock = event, clock
         self._marks: list[Mark] = []
         self.phase = "other"
-        self.leaving: Callable[[str], None] | None = None  # told which part ends, before the next begins
+        # Called with the part that ends, before the next begins.
+        self.leaving: Callable[[str], None] | None = None
         self.switch("other")
 
     def switch(self, phase: str) -> str:
-        """From here on it is this part; returns the one that was."""
+        """Begin this part; returns the previous one."""
         before, self.phase = self.phase, phase
         if self.leaving is not None:
             self.leaving(before)
@@ -80,16 +81,16 @@ class Timeline:
 
     @property
     def at(self) -> int:
-        """The place of the newest mark, for `rename`."""
+        """The index of the newest mark, for `rename`."""
         return len(self._marks) - 1
 
     def rename(self, since: int, phase: str) -> None:
-        """All since that mark was this part: that an evaluation has begun shows only a little later."""
-        # One mark says it: an evaluation of many batches would otherwise rename them all at each.
+        """Everything since that mark was this part: the start of an evaluation shows only a little later."""
+        # One mark is enough: an evaluation of many batches would otherwise rename them all at each.
         self._marks[since:] = [mark._replace(phase=phase) for mark in self._marks[since : since + 1]]
 
     def since_data(self) -> int:
-        """The place where the newest wait for data began, if only the rest came after it; else `at`."""
+        """The index where the newest wait for data began, if only the rest came after it; else `at`."""
         return self.at - 1 if self._marks[-2:][0].phase == "data" else self.at
 
     def cut(self) -> Lap:

@@ -1,9 +1,9 @@
-"""Market pools inside a decision: books out of the fleet, clearing, and winners onto GPUs.
+"""Market pools inside a decision: build order books from the fleet, clear them, put winners on GPUs.
 
-Clearing (market/) says who should hold GPUs and at what price. Here is what only the scheduler knows: who can
-be placed, where, and whom it takes to make a whole node (winners.py). A winner is given its place in
-the pool as it will be once the losers are gone; it starts when those GPUs are free, and until then nobody
-else gets them.
+Clearing (market/) says which jobs should hold GPUs and at what price. This module adds what only the
+scheduler knows: which jobs can be placed, where, and which must move to free a whole node (winners.py). A
+winner gets its place in the pool as it will be once the losers are gone; it starts when those GPUs are free,
+and until then no other job gets them.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ Planned = Callable[[JobState, list[Pool]], list[Pool]]
 
 @dataclass(slots=True)
 class Auctioned:
-    """What the market pools came to in one decision."""
+    """The outcome of the market pools in one decision."""
 
     pools: frozenset[Pool] = frozenset()
     prices: dict[Pool, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     starts: list[tuple[JobState, Parts]] = field(default_factory=list)
     stops: list[tuple[Lease, Said | None]] = field(default_factory=list)  # and why
-    reserved: dict[str, str] = field(default_factory=dict)  # of the starts: job -> reservation that has paid
+    # Of the starts: job -> the reservation that has paid.
+    reserved: dict[str, str] = field(default_factory=dict)
     look_again_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """One pool as it stands before it is cleared."""
+    """One pool before clearing."""
 
     pool: Pool
     book: Book
-    running: Mapping[str, Lease]  # who bids with GPUs in hand, by job
-    leases: Mapping[str, Lease]  # these, and those that are leaving
-    leaving: list[int]  # the limits of the latter
+    running: Mapping[str, Lease]  # bidders that hold GPUs, by job
+    leases: Mapping[str, Lease]  # those, and the ones that are leaving
+    leaving: list[int]  # the limits of those leaving
     state: PoolState
     covers: Mapping[str, str]  # jobs that a reservation pays for
 
     def key(self, fleet: Fleet) -> tuple[object, ...]:
-        """Equal where only time has passed."""
+        """Equal if only time has passed."""
         index = fleet.capacity.pools[self.pool]
         free = tuple(map(tuple, index.buckets))
         covers = tuple(self.covers)
@@ -67,16 +68,17 @@ class _Open:
 
 @dataclass(slots=True)
 class _Known:
-    """A pool as it was cleared last: an unchanged book is not solved again."""
+    """A pool's last clearing: an unchanged book is not solved again."""
 
     key: tuple[object, ...]
     round: Round
     winners: Winners
-    # Whether anything followed from it. The log may have moved on before that was written; where it was
-    # written the key is another, or it is worked out once more in vain.
+    # Whether anything followed from it; then it is not reused, since the log may have moved on before that
+    # was written. If it was written, the key has changed anyway, or the work is repeated for nothing.
     acts: bool = False
-    unpaid: Mapping[str, Said] = field(default_factory=dict)  # who would win if its tenant had the money
-    by_name: dict[str, Loss] | None = None  # once somebody asks
+    # Jobs that would win if their tenant had the money.
+    unpaid: Mapping[str, Said] = field(default_factory=dict)
+    by_name: dict[str, Loss] | None = None  # built on first use
 
     def loss(self, name: str) -> Loss | None:
         if self.by_name is None:
@@ -85,7 +87,7 @@ class _Known:
 
 
 class Auctions:
-    """The market pools of one fleet, from look to look. All it keeps could be worked out again."""
+    """The market pools of one fleet, from look to look. Everything it keeps could be recomputed."""
 
     def __init__(self, market: Market) -> None:
         self.market = market
@@ -105,10 +107,10 @@ class Auctions:
         planned: Planned = lambda _state, pools: pools,
         leaving: Collection[str] = (),
     ) -> Auctioned:
-        """Clear every pool. Who has won in one does not bid in the next.
+        """Clear every pool. A winner in one pool does not bid in the next.
 
-        `planned`: of these pools those that a job with a deadline may use now. `leaving`: leases that end by
-        this decision.
+        `planned`: the market pools that each job with a deadline may use now. `leaving`: leases that this
+        decision ends.
         """
         pools = self.market.in_fleet(fleet)
         found = Auctioned(pools=frozenset(pools))
@@ -137,7 +139,7 @@ class Auctions:
         return found
 
     def why(self, state: JobState, fleet: Fleet, *, now_s: int) -> Said | None:
-        """Why the market does not let it run now, with numbers; None where it has nothing to do with it."""
+        """Why the market does not let it run now, with numbers; None if the market is not the reason."""
         name = state.job.job
         if name in self._kept_back:
             return self._kept_back[name]
@@ -200,7 +202,7 @@ class Auctions:
         covered = {name for here in self._reserved.values() for name in here.covers}
         for state in fleet.waiting.values():
             job = state.job
-            if job.job in covered:  # it need not bid
+            if job.job in covered:  # it does not need to bid
                 continue
             if state.shape not in by_shape:
                 by_shape[state.shape] = [pool for pool in fleet.able_pools(state.shape) if pool in sold]
@@ -253,7 +255,7 @@ class Auctions:
             if state.job.job not in self._won
         ]
         bids += new if money is None else self._who_can_pay(fleet, new, money)
-        # In any pool: two who lend in two pools could else push up the price for each other.
+        # In any pool: two tenants lending in two pools could otherwise push up each other's price.
         if lenders := {tenant for each in self._reserved.values() for tenant in each.lenders}:
             bids = [replace(bid, sets_price=bid.owner not in lenders) for bid in bids]
         blocked_s = {bid.bid: fleet.jobs[bid.bid].blocked_for_s(now_s) for bid in bids}
@@ -286,7 +288,7 @@ class Auctions:
         )
 
     def _who_can_pay(self, fleet: Fleet, bids: Sequence[Bid], money: Money) -> Iterator[Bid]:
-        """Those whose tenant has what a period at their limit may cost; the others are told."""
+        """The bids whose tenant can pay for one period at the limit; the other jobs are told why not."""
         alone = Payers(fleet, money, (), period_s=self.market.terms.period_s)
         for bid in bids:
             reason = money.lacks(fleet.jobs[bid.bid].job, alone.worst(bid))
@@ -316,7 +318,7 @@ class Auctions:
         new = [win.bid for win in done.cleared.wins if win.bid.bid not in before.running]
         self._won |= {bid.bid: pool for bid in new}
         if payers is not None:
-            payers.promise(new)  # the next pool counts on the rest
+            payers.promise(new)  # the next pool sees what is left
         found.prices[pool] = done.billed
         times = (found.look_again_s, done.look_again_s)
         found.look_again_s = min((at for at in times if at is not None), default=None)
@@ -333,7 +335,7 @@ class Auctions:
         key: tuple[object, ...],
         now_s: int,
     ) -> _Known:
-        """Clear the book, or take how it was cleared before where only time has passed, and carry it out."""
+        """Clear the book, or reuse the last clearing if only time has passed, and carry it out."""
         if again is None:
             places = Winners(fleet, before.pool, before.leases, before.book, before.covers)
         else:
@@ -358,7 +360,7 @@ class Auctions:
 def _carry_out(
     fleet: Fleet, before: _Open, done: Round, winners: Winners, found: Auctioned, *, now_s: int
 ) -> bool:
-    """What follows from a clearing, as events, starts and stops; whether anything does."""
+    """Turn a clearing into events, starts and stops; returns whether there were any."""
     so_far = len(found.events) + len(found.starts) + len(found.stops)
     running, line = before.running, fleet.prices.get(before.pool)
     starts = [name for name in done.starts if name in winners.ready and name not in running]
@@ -373,8 +375,8 @@ def _carry_out(
         gpus=before.book.units,
         owed=done.state.owed,
     )
-    # Also where the price stays: who looks back at how full a pool was would else see it full for ever. What
-    # is owed follows from the point before.
+    # Also when the price stays: otherwise a reader of past load would see the pool full forever. What is owed
+    # follows from the point before.
     if line is None or line.last != replace(priced, at_s=line.last.at_s, owed=line.last.owed):
         found.events.append(priced)
     losses = {loss.bid.bid: loss for loss in done.cleared.losses} if done.notices else {}
@@ -393,9 +395,9 @@ def _carry_out(
 
 
 def _loss_s(state: JobState, lease: Lease, now_s: int) -> int:
-    """What a stop would throw away, for each of its GPUs. Who has notice will have saved by then.
+    """What a stop would throw away, per GPU. A job on notice will have saved by then.
 
-    Looked at by the clock every few minutes, so that between two looks a book stays as it is.
+    Sampled on a grid of a few minutes, so that a book does not change between two samples.
     """
     if lease.notice_s is not None:
         return state.job.checkpoint_cost_s
@@ -408,7 +410,7 @@ def _nothing_due(known: Round, billed: int | None, now_s: int) -> bool:
 
 
 def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
-    """Whoever is billed at its price, also on a node that has left since."""
+    """All leases billed at its price, including those on a node that has since left."""
     line = fleet.prices.get(pool)
     for lease in fleet.leases_at.get(pool.site, {}).values():
         node = fleet.nodes.get(lease.node)

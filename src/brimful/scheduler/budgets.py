@@ -1,4 +1,4 @@
-"""Budgets in a decision: who has run out, who could not pay for what it asks, whose period is over."""
+"""Budgets in a decision: which have run out, which cannot pay for a request, whose period is over."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ WARN_EVERY_S = 60
 
 
 class Money:
-    """What each budget has left now, running leases counted to this second.
+    """What each budget has left now, with running leases counted up to this second.
 
-    Promises made within one decision are counted too, so that two starts do not count on the same dollar.
+    Promises made within one decision count too, so that two starts cannot rely on the same dollar.
     """
 
     def __init__(self, fleet: Fleet, *, now_s: int) -> None:
         self.purses = fleet.purses
         self.left = {name: each.left_microusd for name, each in self.purses.budgets.items()}
-        self.leases: dict[str, list[Lease]] = {}  # by the budget they are taken from first
-        self.hourly: dict[str, int] = {}  # what these cost an hour, in micro-dollars
+        self.leases: dict[str, list[Lease]] = {}  # by the budget they draw on first
+        self.hourly: dict[str, int] = {}  # what these cost per hour, in micro-dollars
         for lease in fleet.open_leases.values() if self.left else ():
             job = fleet.jobs[lease.job].job
             near = self.purses.near(job)
@@ -37,7 +37,7 @@ class Money:
                 self.hourly[near] = self.hourly.get(near, 0) + lease.hourly_microusd
 
     def ahead(self, period_s: int) -> Money:
-        """The same once what runs has run on for so long."""
+        """The same, after everything that runs has run on for this long."""
         later = Money.__new__(Money)
         later.purses, later.left = self.purses, dict(self.left)
         later.leases, later.hourly = self.leases, self.hourly
@@ -46,7 +46,7 @@ class Money:
         return later
 
     def within(self, near: str) -> tuple[str, int] | None:
-        """The hard budget that ends it, and what may be spent until then; None: nothing does."""
+        """The first hard budget in the chain, and what may be spent until it is empty; None: none."""
         left = 0
         for budget in self.purses.payers(near):
             left += self.left[budget.name]
@@ -59,7 +59,7 @@ class Money:
         return self.within(near) if near else None
 
     def lacks(self, job: Job, microusd: int) -> Sentence | None:
-        """Why there is no money for so much of the job; None where there is."""
+        """Why this much of the job cannot be paid for; None if it can."""
         found = None if job.budget_microusd is not None else self.for_job(job)
         if found is None or found[1] >= microusd:
             return None
@@ -72,12 +72,12 @@ class Money:
             self._take(near, microusd)
 
     def set_aside(self, job: Job, microusd: int) -> None:
-        """For a job with a budget of its own."""
+        """For a job that has its own budget."""
         if near := self.purses.near(job):
             self._take(near, microusd)
 
     def broke(self) -> Iterator[tuple[str, Lease]]:
-        """(budget, running lease) where it has nothing left to pay with."""
+        """(budget, running lease) where the budget has nothing left."""
         for near, leases in self.leases.items():
             found = self.within(near)
             if found is not None and found[1] <= 0:
@@ -86,7 +86,7 @@ class Money:
                         yield found[0], lease
 
     def runs_out_s(self, now_s: int) -> int | None:
-        """When the first hard budget will be spent at the prices of now, or a little before."""
+        """When the first hard budget will be spent at today's prices, or slightly before."""
         ends = {near: found for near in self.hourly if (found := self.within(near)) is not None}
         hourly: dict[str, int] = {}
         for near, (hard, _) in ends.items():
@@ -106,10 +106,10 @@ class Money:
 
 
 class Payers:
-    """Which new winners of a market pool their budgets can pay for together; says who not, and why.
+    """Which new winners of a market pool their budgets can pay for together; says which cannot, and why.
 
-    Each reserves what a period at its own limit may cost, the first in the ranking first, and those who run
-    already come before all of them: no two win on the same dollar.
+    Each sets aside what one period at its own limit may cost, highest rank first; jobs that already run come
+    before all of them. So no two jobs win on the same dollar.
     """
 
     def __init__(self, fleet: Fleet, money: Money, running: Collection[str], *, period_s: int) -> None:
@@ -135,11 +135,11 @@ class Payers:
             self._money.promise(self._fleet.jobs[bid.bid].job, self.worst(bid))
 
     def worst(self, bid: Bid) -> int:
-        """What it may owe until somebody looks again."""
+        """The most it may owe before the next look."""
         return max(1, bid.limit * bid.quantity * self._period_s // HOUR_S)
 
     def tight(self, bids: Sequence[Bid]) -> tuple[tuple[str, int], ...]:
-        """(hard budget, what it has left) that may not do for all of these: then who wins depends on it."""
+        """(hard budget, what it has left) that may not cover all of these bids, so winners depend on it."""
         wanted: dict[str, int] = {}
         left: dict[str, int] = {}
         for bid in bids:
@@ -152,14 +152,14 @@ class Payers:
 
 
 def renewals(fleet: Fleet, *, now_s: int) -> list[Event]:
-    """The budgets whose period is over, by when the new one began."""
+    """Budgets whose period is over, grouped by when the new one began."""
     begun: dict[int, list[tuple[str, int]]] = {}
     for name, budget in sorted(fleet.purses.budgets.items()):
         if budget.until_s is None or now_s < budget.until_s:
             continue
         try:
             since_s, until_s = period_at(now_s, budget.period, budget.zone)
-        except BadInput:  # a zone that this machine does not know must not stop the loop
+        except BadInput:  # a time zone this machine does not know must not stop the loop
             since_s, until_s = period_at(now_s, budget.period, "UTC")
         if until_s is not None:
             begun.setdefault(since_s, []).append((name, until_s))
@@ -170,7 +170,7 @@ def renewals(fleet: Fleet, *, now_s: int) -> list[Event]:
 
 
 def used_microusd(fleet: Fleet, *, now_s: int) -> dict[str, int]:
-    """By budget: what was spent in its period, and what running leases under it have come to."""
+    """By budget: what was spent in its period, plus the cost so far of running leases under it."""
     purses = fleet.purses
     used = {name: each.spent_microusd for name, each in purses.budgets.items()}
     for lease in fleet.open_leases.values() if used else ():
@@ -182,7 +182,7 @@ def used_microusd(fleet: Fleet, *, now_s: int) -> dict[str, int]:
 
 
 def warnings(fleet: Fleet, *, now_s: int) -> list[Event]:
-    """The budgets of which 80 % or all is used, once each in a period."""
+    """Budgets that are 80 % or fully used, once per period."""
     found: list[Event] = []
     for name, used in used_microusd(fleet, now_s=now_s).items():
         budget = fleet.purses.budgets[name]

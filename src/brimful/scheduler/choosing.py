@@ -1,14 +1,14 @@
 """When to change the policy: what a rehearsal of the server's own past must have shown.
 
-The last day is run under every candidate and under the policy in force, all from the state the server really
-had a day ago, and costs each of them so many job-seconds (`sim/past.py`). The day is divided into stretches;
-leaving out one at a time shows how much of the ratio of two costs is chance (the jackknife over blocks:
+The last day is replayed under every candidate and under the current policy, all from the state the server
+really had a day ago; each run costs some number of job-seconds (`sim/past.py`). The day is divided into
+stretches; leaving out one at a time shows how much of the ratio of two costs is chance (the block jackknife:
 Künsch, "The jackknife and the bootstrap for general stationary observations", 1989). A candidate is better if
 
     log(its cost / the other's) + SURE x standard error < log(1 - WORTH)
 
-and it keeps as many deadlines, and its p99 is at most `TAIL` times the other's. A whole day, because load has
-the day's shape: parts of a day differ more than days do.
+and it keeps as many deadlines, and its p99 is at most `TAIL` times the other's. A whole day, because load
+follows a daily cycle: parts of a day differ more than days do.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from math import exp, inf, log, sqrt
 from brimful.fleet.events import PolicyRehearsed, Rehearsed
 
 WINDOW_S = 86_400
-WORTH = 0.10  # of the cost: less is not worth a change
+WORTH = 0.10  # of the cost: a smaller gain is not worth a change
 SURE = 3.0  # standard errors
-TAIL = 1.25  # times the p99 of before
+TAIL = 1.25  # times the current p99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """How a candidate compares with the policy in force."""
+    """How a candidate compares with the current policy."""
 
     policy: str
     gain: float  # of the cost: 0.3 is 30 % less
-    least_gain: float  # the same, less what chance may have done for it
-    more_deadlines: int  # kept
+    least_gain: float  # the same, with an allowance for chance subtracted
+    more_deadlines: int  # extra deadlines kept
     tail: float  # its p99 over the other's
 
     @property
@@ -41,7 +41,7 @@ class Evidence:
 
 
 def evidence(rehearsed: PolicyRehearsed, policy: str) -> list[Evidence]:
-    """For each candidate that was rehearsed beside the policy in force, the surest first."""
+    """One entry per candidate rehearsed beside the current policy, surest first."""
     ours = next((each for each in rehearsed.results if each.policy == policy), None)
     if ours is None:
         return []
@@ -50,7 +50,7 @@ def evidence(rehearsed: PolicyRehearsed, policy: str) -> list[Evidence]:
 
 
 def choose(rehearsed: PolicyRehearsed, policy: str) -> Evidence | None:
-    """The candidate to adopt, if the evidence is enough for one."""
+    """The candidate to adopt, if the evidence suffices for one."""
     return next((each for each in evidence(rehearsed, policy) if each.is_enough), None)
 
 
@@ -71,7 +71,7 @@ def _ratio(ours_s: Sequence[float], theirs_s: Sequence[float]) -> tuple[float, f
     if n != len(theirs_s) or ours <= 0 or theirs <= 0:
         return 0.0, inf
     pairs = [(ours - a, theirs - b) for a, b in zip(ours_s, theirs_s, strict=True)]
-    if any(a <= 0 or b <= 0 for a, b in pairs):  # all of it lies in one stretch
+    if any(a <= 0 or b <= 0 for a, b in pairs):  # all the cost is in one stretch
         return log(theirs / ours), inf
     without = [log(b / a) for a, b in pairs]
     middle = sum(without) / n

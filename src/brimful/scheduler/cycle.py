@@ -1,4 +1,4 @@
-"""One decision in the making: what it looks at, and what it has come to so far. The actions write it."""
+"""One decision in progress: what it looks at and what it has decided so far. Actions write to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
 
-AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent does not start many
+AHEAD_S = 60  # a start must be covered this long, so that a tenant's last cent does not start many jobs
 
 
 class Cycle:
@@ -48,36 +48,38 @@ class Cycle:
             draft.closed = unreachable
             draft.sold = () if market is None else frozenset(market.market.in_fleet(fleet))
         self.money = Money(fleet, now_s=now_s) if fleet.purses else None
-        # GPUs that each queue has, or will have by this decision.
+        # GPUs that each queue holds, or will hold after this decision.
         self.held = {name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {}
         self.limits: Limits | None = None  # of users and GPU types within a queue
         if rules.quotas and any(quota.has_limits for quota in rules.quotas):
             self.limits = Limits(fleet, rules)
-        self.waited_for: dict[str, int] = {}  # GPUs of its own that each lending queue waits for
-        self.spoken_for: set[str] = set()  # leases that end: nobody stops one twice
+        self.waited_for: dict[str, int] = {}  # how many of its own GPUs each lending queue waits for
+        self.spoken_for: set[str] = set()  # leases that will end: none is stopped twice
         self.starts: list[LeaseGranted] = []
         self.stops: list[LeaseEnding] = []
         self.reservations: list[Reservation] = []
-        self.cells: dict[str, Cell] = {}  # that others leave, by the job they leave it for
-        # Who was dealt with and is not asked again: it starts in a market pool, or it was its turn.
+        self.cells: dict[str, Cell] = {}  # cells being cleared, by the job they are cleared for
+        # Jobs already dealt with: they start in a market pool, or it was their turn.
         self.settled: set[str] = set()
-        self.finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
-        self.kept: set[str] = set()  # jobs in the slot of their promise: nobody sends them away
-        self.claimed: dict[Pool, int] = {}  # GPUs that some of them wait for
-        self.awaited: dict[int, int] = {}  # the same by node, or by the first of a pool: of leases that end
+        self.finish: Finish | None = None  # what jobs with a deadline may use, if there is spot to choose
+        self.kept: set[str] = set()  # jobs in the slot of their promise: never preempted
+        self.claimed: dict[Pool, int] = {}  # GPUs that jobs with a promise wait for
+        # The same by node, or by a pool's first node: GPUs of ending leases.
+        self.awaited: dict[int, int] = {}
         self.slot_begins_s: int | None = None  # the next one
-        self.in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, the first first
+        self.in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, in order
         self.borrowed: Mapping[str, int] = {}  # GPUs that each queue may be asked to give back
-        self.review: Review | None = None  # of a mixed fleet, while it is carried out
-        self.targets: dict[str, Pool | None] | None = None  # each job's pool by it
-        self.closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
+        self.review: Review | None = None  # of a mixed fleet, while it is being carried out
+        self.targets: dict[str, Pool | None] | None = None  # each job's pool in that review
+        self.closed: frozenset[Pool] = frozenset()  # pools where a blocked job lets none pass
         self.worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
-        self.blocked: JobState | None = None  # the first that waits although waiting helps
-        self.ready_s: int | None = None  # when those whom a blocked job may stop have run their least time
-        self.resize_ready_s: int | None = None  # when the next elastic gang has run its least time
-        self._search: Search | None = None  # made when first asked for: where all find a place, none is
-        self.shop: Shop | None = None  # what could be bought, where anything may be
-        self.orders: list[Event] = []  # nodes to be made, and to be given back
+        self.blocked: JobState | None = None  # the first job that waits, if waiting helps
+        # When the jobs that a blocked job may stop reach their minimum run time.
+        self.ready_s: int | None = None
+        self.resize_ready_s: int | None = None  # when the next elastic gang reaches its minimum run time
+        self._search: Search | None = None  # built on first use: not needed when every job finds a place
+        self.shop: Shop | None = None  # what could be bought, if buying is allowed
+        self.orders: list[Event] = []  # nodes to make and to return
         self.market_events: Sequence[Event] = ()
         self.market_again_s: int | None = None
         self.avoided_until_s: tuple[int, ...] = ()  # when jobs may go back to a site that failed
@@ -87,7 +89,7 @@ class Cycle:
     def start(
         self, state: JobState, parts: Parts, *, reservation: str = "", beside: Lease | None = None
     ) -> None:
-        """With a `reservation` its tenant has paid for these GPUs already; `beside` who has its GPU."""
+        """`reservation`: the tenant has already paid for these GPUs. `beside`: who it shares its GPU with."""
         job = state.job
         if job.max_gpus:
             job = at_size(job, sum(len(gpus) for _, gpus in parts))
@@ -119,7 +121,7 @@ class Cycle:
         )
 
     def take_back(self, start: LeaseGranted) -> None:
-        """It is not started after all."""
+        """Undo a start of this decision."""
         parts = ((start.node, start.gpus), *start.rest)
         gpus = sum(len(each) for _, each in parts)
         job = at_size(self.fleet.jobs[start.job].job, gpus)
@@ -131,8 +133,8 @@ class Cycle:
             self._count(at_size(job, -gpus), (self.fleet.nodes[start.node].gpu,))
 
     def _may_share(self, job: Job, name: str) -> bool:
-        """Whether the GPU it gets there may have a second tenant. The market sells whole ones, and engines
-        that choose the GPUs themselves give each lease its own."""
+        """Whether its GPU there may have a second tenant. The market sells whole GPUs, and engines that
+        choose the GPUs themselves give each lease its own."""
         node = self.fleet.nodes[name]
         return (
             self.rules.share
@@ -142,9 +144,9 @@ class Cycle:
         )
 
     def stop(self, lease: Lease, reason: Said | None, *, requeue: bool = True, beside: bool = True) -> None:
-        """Its lease ends, once: what was said of it first stands.
+        """End the lease, once: the first reason stands.
 
-        It gives up its GPU for somebody, and so does who is `beside` it, unless it is over for good.
+        It gives up its GPU for another job, and so does the job `beside` it, unless it ends for good.
         """
         if beside and requeue and lease.may_share:
             for each in tenants(self.fleet, lease):
@@ -155,7 +157,7 @@ class Cycle:
             self.stops.append(LeaseEnding(at_s=self.now_s, lease=lease.lease, reason=reason, requeue=requeue))
 
     def make_room(self, state: JobState, cell: Cell) -> None:
-        """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
+        """Whole gangs leave one cell; the blocked gang gets the GPUs once they have really stopped."""
         for lease in cell.victims:
             self.stop(lease, say("scheduler.preempted_by", job=state.job.job))
         if self.in_turn:
@@ -165,7 +167,7 @@ class Cycle:
         self.cells[state.job.job] = cell
 
     def _count(self, job: Job, types: Collection[str]) -> None:
-        """The job's queue has, or will have, so many more, of one of these types."""
+        """The job's queue holds, or will hold, this many more, of one of these types."""
         if self.limits is not None:
             self.limits.take(job, types)
         queue = queue_of(job)
@@ -180,27 +182,27 @@ class Cycle:
         return allowed_pools(self.fleet, shape, self.draft, self.prices)
 
     def open_pools(self, shape: int) -> list[Pool]:
-        """The same without those where a blocked job lets nobody pass."""
+        """The same, without pools where a blocked job lets none pass."""
         pools = allowed_pools(self.fleet, shape, self.draft, self.prices)
         return [pool for pool in pools if pool not in self.closed] if self.closed else pools
 
     def planned(self, state: JobState, pools: list[Pool]) -> list[Pool]:
-        """The pools that the plan for its deadline lets a job use now."""
+        """The pools that the job's deadline plan lets it use now."""
         return pools if self.finish is None else self.finish.only(state.job.job, pools)
 
     def within_limits(self, state: JobState, pools: list[Pool]) -> list[Pool]:
-        """The pools of a type of which the job's queue may hold so many more."""
+        """The pools of GPU types that the job's queue may hold more of."""
         return pools if self.limits is None else self.limits.open(state.job, pools)
 
     def elsewhere(self, state: JobState, pools: list[Pool]) -> list[Pool]:
-        """The pools without the site that has just failed or evicted this job, if others could hold it."""
+        """The pools without the site that just failed or evicted this job, if others could hold it."""
         if not state.avoid_site or self.now_s >= state.avoid_until_s:
             return pools
         others = [pool for pool in pools if pool.site != state.avoid_site]
         return others or pools
 
     def may_be_held(self, job: Job) -> bool:
-        """Whether `not_now` has anything to look at: it mostly has not."""
+        """Whether `not_now` has anything to check; usually it does not."""
         return (
             job.budget_microusd is not None
             or job.deferrable
@@ -209,7 +211,7 @@ class Cycle:
         )
 
     def not_now(self, state: JobState, *, quotas: bool = True) -> Said | None:
-        """Why a job that would fit is not to start yet: money, a limit or quota, or a quiet hour to come."""
+        """Why a job that would fit may not start yet: money, a limit or quota, or a quiet hour ahead."""
         reason = self.unpaid(state) or self.over_limit(state)
         if reason is None and quotas:
             reason = self.over_quota(state.job)
@@ -221,18 +223,18 @@ class Cycle:
         return None
 
     def may_start(self, state: JobState) -> bool:
-        """Whether nothing but quotas could hold it back now."""
+        """Whether only quotas could hold it back now."""
         return not self.may_be_held(state.job) or self.not_now(state, quotas=False) is None
 
     def unpaid(self, state: JobState) -> Said | None:
-        """Why nobody would pay for it: its own budget or its tenant's is used up."""
+        """Why no budget pays for it: its own or its tenant's is used up."""
         budget = state.job.budget_microusd
         if budget is not None and state.leases and state.cost_microusd(self.now_s) >= budget:
             return say("scheduler.budget_used_up", budget=Usd(budget))
         return None if self.money is None else self.money.lacks(state.job, 1)
 
     def over_limit(self, state: JobState) -> Said | None:
-        """Why its user, or its queue of its GPU types, may hold no more."""
+        """Why its user, or its queue for its GPU types, may not hold more."""
         if self.limits is None:
             return None
         return self.limits.over_user(state.job) or self.limits.over_type(state.job, self._types(state))
@@ -246,11 +248,11 @@ class Cycle:
         return over_quota(job, self.rules, self.held, self.fleet.capacity.gpus, self.waited_for)
 
     def owns(self, job: Job) -> bool:
-        """Whether others hold what is this job's queue's own, and it may have it back."""
+        """Whether other queues hold GPUs owed to this job's queue that it may reclaim."""
         return bool(self.borrowed) and is_own(job, self.rules, self.held)
 
     def search(self) -> Search | None:
-        """For whom to stop so that others fit; None where the rules let nobody be stopped for another."""
+        """Chooses which jobs to stop so that others fit; None if the rules allow no preemption."""
         if self._search is None and (self.rules.preempt != "none" or self.borrowed):
             self._search = Search(self)
         return self._search
@@ -275,7 +277,7 @@ class Cycle:
             limit = min(self.finish.look_again_s, limit or self.finish.look_again_s)
         if self.shop is not None and self.shop.look_again_s is not None:
             limit = min(self.shop.look_again_s, limit or self.shop.look_again_s)
-        if self.targets is not None:  # until then nobody else starts
+        if self.targets is not None:  # until then no other job starts
             over_s = self.now_s - self.now_s % rules.rerank_s + REVIEW_S
             limit = min(over_s, limit or over_s)
         waiting = len(fleet.waiting) > len(self.starts)

@@ -1,4 +1,4 @@
-"""From the state and the prices to a plan. Pure: nothing has happened yet, and nothing else is looked at."""
+"""From the state and the prices to a plan. Pure: no side effects, and no other input."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from brimful.scheduler.rules import Rules, with_queues
 from brimful.scheduler.waits import Waits
 
 ACTIONS: tuple[Callable[[Cycle], None], ...] = (
-    stop,  # who was cancelled, or is out of time or money
-    use_bought,  # nodes that were made for somebody are theirs
-    keep_reservations,  # windows that are over end, with notice before
-    meet_deadlines,  # who must be done by then uses spot, firm capacity, or waits
+    stop,  # jobs that were cancelled or are out of time or money
+    use_bought,  # start jobs on the nodes made for them
+    keep_reservations,  # end windows that are over, with notice before
+    meet_deadlines,  # spot, firm capacity or waiting, for jobs with a deadline
     clear_market,  # bids choose who holds the GPUs of market pools
-    keep_promises,  # whose slot has begun has its GPUs
+    keep_promises,  # jobs whose slot has begun get its GPUs
     open_books,  # which queues have lent GPUs and want them back
-    give_turns,  # who has waited so long that it goes before its class
-    assign_types,  # on a mixed fleet, now and then: who should be on which GPU type
-    place_by_type,  # whose type is settled starts there
-    place_in_order,  # else: the next in order starts, makes others leave, keeps a cell, or is passed
-    share,  # who has none is put beside one with whom it shares a GPU well
-    resize,  # elastic gangs share out what is left, and change their size
-    give_back,  # nodes that nobody needs, or that the operator's caps no longer pay for
-    buy,  # nodes for those who wait and pay
+    give_turns,  # jobs that waited so long that they go before their class
+    assign_types,  # at each review of a mixed fleet: choose each job's GPU type
+    place_by_type,  # start jobs on the type chosen for them
+    place_in_order,  # otherwise: the next in order starts, preempts, keeps a cell, or is passed over
+    share,  # put jobs without a GPU beside a job they share well with
+    resize,  # share the rest among elastic gangs, and change their size
+    give_back,  # return nodes that are not needed, or that the operator's caps no longer cover
+    buy,  # nodes for waiting jobs that pay
     move_for_money,  # nodes where the rest of a running job is cheaper
 )
 
@@ -56,12 +56,12 @@ def decide(
     review: Review | None = None,
     buying: Buying | None = None,
 ) -> Plan:
-    """What to start and stop now, why the others wait, and when to think again.
+    """What to start and stop now, why the other jobs wait, and when to think again.
 
-    Nothing starts at a site that cannot be reached. Without a market every pool is a queue pool. `review` is
-    what the last plan had: while it is carried out, the next decisions go by it; without it they look anew.
+    Nothing starts at a site that cannot be reached. Without a market every pool is a queue pool. `review`
+    comes from the last plan: while it is carried out, decisions follow it; without one, they start a new one.
     """
-    if fleet.queues:  # set while it runs, and so in the log
+    if fleet.queues:  # set at run time, and so in the log
         rules = with_queues(rules, fleet.queues)
     cycle = Cycle(fleet, rules, prices, now_s, unreachable, market)
     cycle.review = review

@@ -1,7 +1,7 @@
-"""The free GPUs as a decision in the making would leave them: try, and throw away what was tried.
+"""The free GPUs as the decision in progress would leave them: try a change, or discard it.
 
-A draft never writes the fleet. It remembers the nodes it has touched and looks through to the fleet's own
-buckets for all others, so that it costs what the decision touches and not what the fleet holds.
+A draft never writes to the fleet. It remembers the nodes it has touched and reads all others from the fleet's
+own buckets, so its cost follows what the decision touches, not the fleet's size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Draft:
         return self.capacity.pools[pool].free - self._taken.get(pool, 0)
 
     def most_free(self) -> int:
-        """Whole GPUs left in the pool that has most."""
+        """Whole GPUs left in the pool that has the most."""
         taken, most = self._taken, 0
         for pool, index in self.capacity.pools.items():
             free = index.free - taken[pool] if pool in taken else index.free
@@ -64,7 +64,7 @@ class Draft:
         return slot.memory_mib is None or job.memory_mib * here <= (slot.memory_mib - memory) * workers
 
     def smallest(self, pool: Pool, least: int, fits: Fits | None = None) -> int | None:
-        """The node with the fewest free GPUs that has at least `least`: large holes stay for large gangs."""
+        """The node with the fewest free GPUs, but at least `least`: large holes stay for large gangs."""
         index = self.capacity.pools[pool]
         if index.free - self._taken.get(pool, 0) < least:
             return None
@@ -83,7 +83,7 @@ class Draft:
         return None
 
     def fullest(self, pool: Pool, fits: Fits | None = None) -> Iterator[int]:
-        """Nodes with any free GPU, most free first. The draft must not change meanwhile."""
+        """Nodes with any free GPU, most free first. The draft must not change during iteration."""
         index = self.capacity.pools[pool]
         moved = self._moved.get(pool, NONE_MOVED)
         for count in range(len(index.buckets) - 1, 0, -1):
@@ -97,7 +97,7 @@ class Draft:
         while at < len(bucket) and bucket[at] in touched:
             at += 1
         if at:
-            self._cursor[key] = at  # what was touched stays touched
+            self._cursor[key] = at  # a touched node stays touched
         moved = self._moved.get(index.pool, {}).get(count, ())
         j = 0
         while at < len(bucket) or j < len(moved):
@@ -118,13 +118,13 @@ class Draft:
                 self._take_share(slot, gpus[0], job.gpu_milli)
             else:
                 free = self.free_on(slot.index)
-                first = tuple(free[: len(gpus)]) == gpus  # as mostly they are
+                first = tuple(free[: len(gpus)]) == gpus  # the usual case
                 self._set_free(slot, free[len(gpus) :] if first else [i for i in free if i not in gpus])
             if slot.cpu_milli is not None or slot.memory_mib is not None:
                 self._spend(slot, job, len(gpus), sign=1)
 
     def give(self, parts: Parts, job: Job) -> None:
-        """As it will be once this gang has left."""
+        """The state once this gang has left."""
         for name, gpus in parts:
             slot = self.capacity.by_name.get(name)
             if slot is None:
@@ -134,7 +134,7 @@ class Draft:
             self._spend(slot, job, len(gpus), sign=-1)
 
     def keep(self, parts: Parts) -> None:
-        """These GPUs are promised to somebody, those of them that are free."""
+        """Reserve these GPUs, as far as they are free."""
         for name, gpus in parts:
             slot = self.capacity.by_name[name]
             self._set_free(slot, [i for i in self.free_on(slot.index) if i not in gpus])
@@ -151,7 +151,7 @@ class Draft:
         return other
 
     def hold(self, index: int) -> None:
-        """Nothing more goes to this node in this decision: it is kept for somebody."""
+        """Place nothing more on this node in this decision: it is kept for a job."""
         self._set_free(self.capacity.slots[index], [])
         self._shared[index] = {}
 

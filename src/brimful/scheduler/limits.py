@@ -1,4 +1,4 @@
-"""Limits within a queue: what one user may hold of it at once, and how many GPUs of one type it may hold."""
+"""Limits within a queue: GPUs one user may hold at once, and GPUs of one type the queue may hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.scheduler.rules import Quota, Rules
 
 
 class Limits:
-    """What is held, or will be by a decision in the making, in queues that have limits."""
+    """What is held, or will be after the current decision, in queues that have limits."""
 
     def __init__(self, fleet: Fleet, rules: Rules) -> None:
         self._queues = {quota.queue: quota for quota in rules.quotas if quota.has_limits}
@@ -31,7 +31,7 @@ class Limits:
                 self._by_type[queue, gpu] += job.gpus
 
     def over_user(self, job: Job) -> Sentence | None:
-        """Why its user may hold no more of its queue now."""
+        """Why its user may not hold more of its queue now."""
         quota = self._queues.get(queue_of(job))
         if quota is None or quota.user_gpus is None:
             return None
@@ -48,7 +48,7 @@ class Limits:
         )
 
     def over_type(self, job: Job, types: Collection[str]) -> Sentence | None:
-        """Why its queue may hold no more GPUs of any of these types now."""
+        """Why its queue may not hold more GPUs of any of these types now."""
         quota = self._queues.get(queue_of(job))
         if quota is None or not quota.type_gpus or not types:
             return None
@@ -63,5 +63,5 @@ class Limits:
         return say("scheduler.type_limit", queue=quota.queue, gpu=gpu, held=held, gpus=job.gpus, most=most)
 
     def open(self, job: Job, pools: Sequence[Pool]) -> list[Pool]:
-        """Those of a type of which its queue may hold so many more."""
+        """The pools of types that its queue may hold more of."""
         return [pool for pool in pools if self.over_type(job, (pool.gpu,)) is None]

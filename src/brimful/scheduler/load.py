@@ -1,4 +1,4 @@
-"""How busy each pool is, once an hour, and what its hours cost by that."""
+"""How busy each pool is, recorded hourly, and what its hours cost as a result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from brimful.units import HOUR_S
 
 
 def load_seen(fleet: Fleet, *, now_s: int) -> list[Event]:
-    """An event for each pool whose last one is of an earlier hour; none before anybody has asked for a GPU.
+    """An event for each pool whose last one is from an earlier hour; none until a job has asked for a GPU.
 
-    A job that waits and could run in several pools counts in the largest of them, once.
+    A waiting job that could run in several pools counts once, in the largest of them.
     """
     pools = fleet.capacity.pools
     hour = now_s // HOUR_S
@@ -51,9 +51,9 @@ def load_seen(fleet: Fleet, *, now_s: int) -> list[Event]:
 
 
 def tariffs(fleet: Fleet, forecasts: Forecasts, market: Auctions | None, *, now_s: int) -> list[Event]:
-    """The next curve of every queue pool whose load can be forecast; the hour that has begun comes first.
+    """The next curve of every queue pool whose load can be forecast, starting with the current hour.
 
-    What was quoted before for an hour that has not begun may change; what a job was promised does not.
+    A quote for an hour that has not begun may change; what a job was promised does not.
     """
     quotes: list[Event] = []
     for pool, line in sorted(fleet.load.items()):
@@ -76,7 +76,7 @@ def tariffs(fleet: Fleet, forecasts: Forecasts, market: Auctions | None, *, now_
 
 
 def prices_now(fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
-    """Per GPU-hour of a lease that begins now in a queue pool: posted, times the tariff of the hour."""
+    """Per GPU-hour, for a lease that starts now in a queue pool: the posted price times the hour's tariff."""
     posted = fleet.posted_prices()
     if not fleet.tariffs:
         return posted
@@ -89,7 +89,7 @@ def priced(fleet: Fleet, pool: Pool, posted: int, *, at_s: int) -> int:
 
 
 def promised(fleet: Fleet, state: JobState, pool: Pool, price: int) -> int:
-    """What a lease that begins now pays: a deferrable job no more than had it begun when it could."""
+    """The price of a lease that starts now: a deferrable job pays no more than when it first could start."""
     if not state.job.deferrable or pool not in fleet.tariffs:
         return price
     return paid(priced(fleet, pool, fleet.posted_prices()[pool], at_s=state.ready_s), price)

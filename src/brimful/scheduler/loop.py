@@ -2,11 +2,12 @@
 
     load ─▶ observe ─▶ fold ─▶ clear ─▶ decide ─▶ record the intent ─▶ act
 
-An intent is in the log before anything is done, and every act is idempotent by lease: a crash at any line
-is mended by the next tick, which does again what the log says should have been done.
+An intent is in the log before anything is done, and every act is idempotent by lease: after a crash at any
+line, the next tick does again what the log says should have been done.
 
-A decision stands until something happens that it did not order, or the moment comes that its plan names. So a
-server that looks every second decides when a rehearsal does, which looks only then, and decides the same.
+A decision stands until something happens that it did not order, or until the moment its plan names. So a
+server that looks every second decides at the same moments as a rehearsal, which looks only then, and decides
+the same.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ from brimful.scheduler.ports import (
 )
 from brimful.scheduler.rules import Rules
 
-# Another writer can get in between reading and writing only so often before something is badly wrong.
+# How often another writer may get in between reading and writing before something is badly wrong.
 MAX_CONFLICTS = 100
-IDLE_LOOK_S = 61  # past any moment at which policies review
+IDLE_LOOK_S = 61  # longer than any review period of a policy
 
 
 @dataclass(slots=True)
 class Tick:
-    """What one pass decided, and which sites could not be reached or did not obey."""
+    """What one pass decided, and which sites were unreachable or did not obey."""
 
     plan: Plan
     problems: dict[str, Said] = field(default_factory=dict)
@@ -84,7 +85,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             ports.decided.seq = fleet.seq
         if fleet.purses and not _renew(fleet, ports, now_s=now_s):
             continue
-        # A provider that cannot be reached changes nothing until it can.
+        # An unreachable provider changes nothing until it can be reached.
         without = frozenset(problems.keys() & map(trouble_with, ports.providers))
         if problems.keys() == without == ports.decided.without and _stands(fleet, ports.decided, now_s=now_s):
             plan = Plan(waits=ports.decided.plan.waits, look_again_s=ports.decided.plan.look_again_s)
@@ -118,14 +119,14 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
 
 
 def _renew(fleet: Fleet, ports: Ports, *, now_s: int) -> bool:
-    """Budgets whose period is over begin the next one, after what engines saw of the old one is recorded."""
+    """Renew budgets whose period is over, after recording what engines saw of the old period."""
     end_s = fleet.purses.next_end_s()
     if end_s is not None and now_s >= end_s:
         due = renewals(fleet, now_s=now_s)
         if due and not _record(fleet, ports, due):
             return False
     if abs(now_s - ports.decided.warned_s) >= WARN_EVERY_S:
-        # It orders nothing, so a decision that stood still does.
+        # It orders nothing, so a decision that stood still stands.
         stood, said = fleet.seq == ports.decided.seq, warnings(fleet, now_s=now_s)
         if said and not _record(fleet, ports, said):
             return False
@@ -136,7 +137,7 @@ def _renew(fleet: Fleet, ports: Ports, *, now_s: int) -> bool:
 
 
 def _see_load(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> None:
-    """Once an hour. It orders nothing, so a decision that stood still does; new prices end that."""
+    """Once an hour. It orders nothing, so a decision that stood still stands, unless prices changed."""
     seen = load_seen(fleet, now_s=now_s)
     stood = fleet.seq == ports.decided.seq
     if not seen or not _record(fleet, ports, seen):
@@ -149,7 +150,7 @@ def _see_load(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> None:
 
 
 def _skips(fleet: Fleet, *, now_s: int) -> list[Event]:
-    """The end of every job that can never start: what it comes after did not end as it needs."""
+    """End every job that can never start: a job it depends on did not end as required."""
     doomed, skips = fleet.gates.all_doomed(), list[Event]()
     for name, ended in doomed.items():
         if ended in fleet.gates.arrays:
@@ -162,7 +163,7 @@ def _skips(fleet: Fleet, *, now_s: int) -> list[Event]:
 
 
 def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:
-    """Whether there is nothing but starts in it, and none from which on a limit counts."""
+    """Whether the news is only starts that we ordered, none of which starts a limit."""
     if ports.market is not None or fleet.purses or (fleet.due and fleet.spot):
         return not news
     return all(
@@ -172,11 +173,11 @@ def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:
 
 
 def _stands(fleet: Fleet, decided: Decided, *, now_s: int) -> bool:
-    """Whether to decide again would decide the same."""
+    """Whether deciding again would give the same plan."""
     if fleet.seq != decided.seq:
         return False
     if len(fleet.waiting) and not fleet.open_leases and now_s >= decided.at_s + IDLE_LOOK_S:
-        return False  # nothing moves, and nothing will unless somebody looks outside of a review
+        return False  # nothing moves, and nothing will without a look outside a review
     again_s = decided.plan.look_again_s
     return again_s is None or now_s < again_s
 
@@ -188,7 +189,7 @@ def catch_up(fleet: Fleet, ports: Ports) -> None:
 
 
 def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
-    """Write and fold, or say that the log has moved on."""
+    """Write and fold the events; False if the log has moved on."""
     if not ports.store.append(events, after=fleet.seq):
         return False
     apply = fleet.apply
@@ -198,7 +199,7 @@ def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
 
 
 def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: int) -> list[Event]:
-    """What the engines tell, as events."""
+    """What the engines report, as events."""
     news: list[Event] = []
     joining: dict[str, Node] = {}
     for pool in fleet.capacity.pools:
@@ -210,7 +211,7 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: in
         try:
             nodes, seen = engine.nodes(), engine.observe(fleet.leases_at.get(site, {}).keys())
         except BrimfulError as error:
-            # Unreachable is not ended: its jobs are unknown, and nothing of theirs starts elsewhere.
+            # Unreachable does not mean ended: its jobs are unknown, and none of them starts elsewhere.
             problems[site] = error.said
             if site not in fleet.silent:
                 news.append(SiteLost(at_s=now_s, site=site, reason=error.said))
@@ -229,12 +230,12 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: in
             ports.unrecorded.setdefault(site, []).extend(seen)
         heard = ports.unrecorded.get(site)
         if heard:
-            news += _heard(fleet, ports, heard, problems, now_s=now_s)
+            news += _lease_news(fleet, ports, heard, problems, now_s=now_s)
     return news
 
 
 def _named(known: Mapping[str, Node], site: str, nodes: Sequence[Node]) -> dict[str, Node]:
-    """As the fleet calls them: two sites may have nodes of one name."""
+    """By the fleet's names: two sites may have nodes of the same name."""
     here = {}
     for node in nodes:
         key = node_key(site, node.node, known)
@@ -242,11 +243,11 @@ def _named(known: Mapping[str, Node], site: str, nodes: Sequence[Node]) -> dict[
     return here
 
 
-def _heard(
+def _lease_news(
     fleet: Fleet, ports: Ports, heard: Sequence[Observation], problems: dict[str, Said], *, now_s: int
 ) -> list[Event]:
     news: list[Event] = []
-    for seen in {each.lease: each for each in heard}.values():  # the last word on each
+    for seen in {each.lease: each for each in heard}.values():  # the last report on each
         lease = fleet.open_leases.get(seen.lease)
         if lease is None:
             continue
@@ -263,7 +264,7 @@ def _heard(
 
 
 def _runs_on(fleet: Fleet, lease: Lease, seen: Observation) -> Parts | None:
-    """Where it runs, if not where it was ordered to; None where the fleet cannot take that in."""
+    """Where it runs, if not where it was ordered to; None if the fleet cannot account for that."""
     keyed = tuple((node_key(lease.site, name, fleet.nodes), gpus) for name, gpus in seen.runs_on)
     if keyed == lease.parts:
         return ()
@@ -284,8 +285,8 @@ def _lease_changes(
 ) -> list[Event]:
     if seen.state == "absent":
         if lease.phase == "granted" or not was_known:
-            # `_act` will start it, or stop it: a server that died, or sleeps, may have ordered a start that
-            # has yet to begin, and finds out only then that it is too late.
+            # `_act` will start or stop it: a server that died or hung may have ordered a start that has yet
+            # to begin, and finds out only then that it is too late.
             return []
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
         reason = lease.reason or say("scheduler.lost_by_engine", site=lease.site)
@@ -297,7 +298,7 @@ def _lease_changes(
         at_s = int(seen.started_s - seen.skew_s)
         changes.append(LeaseStarted(at_s, lease.lease, runs_on, seen.resumes_s))
     if seen.state == "ended":
-        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, seen.cause)
+        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _is_requeued(lease, state, seen.cause)
         changes.append(
             LeaseEnded(
                 at_s=now_s if seen.ended_s is None else int(seen.ended_s - seen.skew_s),
@@ -318,24 +319,24 @@ def _tries_left(state: JobState) -> bool:
     return state.failures < state.job.retries and not state.cancel_requested
 
 
-def _goes_on(lease: Lease, state: JobState, cause: Cause | None) -> bool:
-    """Who leaves while it is on notice has done as it was told, and waits for other GPUs.
+def _is_requeued(lease: Lease, state: JobState, cause: Cause | None) -> bool:
+    """Whether the job waits for other GPUs: one that leaves while on notice did as it was told.
 
-    So does one whose node was lost or whose engine sent it away: only a job that failed uses up a try.
+    So does a job whose node was lost or whose engine evicted it: only a failed job uses up a try.
     """
     not_its_fault = lease.notice_s is not None or cause in NOT_ITS_FAULT
     return (not_its_fault and not state.cancel_requested) or _tries_left(state)
 
 
 def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *, now_s: int) -> None:
-    """Carry out every intent the log holds, not only this tick's: an earlier one may have been cut short."""
+    """Carry out every intent in the log, not only this tick's: an earlier one may have been cut short."""
     failed: list[Event] = []
     if ports.stopped:
         ports.stopped.intersection_update(fleet.unsettled)
     if ports.waiting:
         for name in [name for name in ports.waiting if name not in fleet.unsettled]:
             del ports.waiting[name]
-    silent = frozenset(problems)  # one lease's trouble keeps nobody else at its site from being acted on
+    silent = frozenset(problems)  # taken now: one lease's trouble must not stop acts on others at its site
     due = [lease for lease in fleet.unsettled.values() if lease.site not in silent]
     for (site, phase), together in groupby(due, key=lambda lease: (lease.site, lease.phase)):
         batch = list(together)
@@ -355,14 +356,14 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *,
     if fleet.warned:
         _warn(fleet, ports, silent, problems)
     if failed:
-        # Should somebody else have written meanwhile, the next tick finds the same and says it again.
+        # If another writer was first, the next tick finds the same failures and reports them again.
         _record(fleet, ports, failed)
 
 
 def _cannot_start(
     batch: Sequence[Lease], fleet: Fleet, refused: Failures, problems: dict[str, Said], *, now_s: int
 ) -> Iterator[Event]:
-    """The leases that certainly do not run; of any other failure, the site's problem: it is asked again."""
+    """The leases that certainly do not run; any other failure is the site's problem, and is retried."""
     for lease in batch:
         error = refused.get(lease.lease)
         if isinstance(error, CannotStart) and lease.phase == "granted":
@@ -380,7 +381,7 @@ def _cannot_start(
 
 
 def _warn(fleet: Fleet, ports: Ports, silent: Collection[str], problems: dict[str, Said]) -> None:
-    """Tell jobs that will have to leave, and those that may stay after all; the engine knows what it told."""
+    """Warn jobs that must leave, and tell those that may stay after all; engines remember warnings."""
     for lease in list(fleet.warned.values()):
         engine: object = ports.engines.get(lease.site)
         if lease.phase != "running" or lease.site in silent or not isinstance(engine, Warns):
@@ -420,5 +421,5 @@ def _stop(batch: Sequence[Lease], _fleet: Fleet, ports: Ports, engine: Engine, r
 
 
 def _ran_last_at(state: JobState) -> str:
-    """The site where the job last ran; empty where it never did."""
+    """The site where the job last ran; empty if it never ran."""
     return next((lease.site for lease in reversed(state.leases) if lease.started_s is not None), "")

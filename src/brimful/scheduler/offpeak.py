@@ -1,4 +1,4 @@
-"""When patient work starts: in hours that the tariff makes cheap; without one, while the fleet is quiet."""
+"""When deferrable work starts: in cheap hours of the tariff; without one, while the fleet is quiet."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from brimful.scheduler import ordering
 from brimful.units import HOUR_S
 
 QUIET_FREE = 0.2  # a fleet with a fifth of its GPUs free is quiet
-LONGEST_WAIT_S = 24 * HOUR_S  # the quiet hour of a day comes within a day
+LONGEST_WAIT_S = 24 * HOUR_S  # every day has a quiet hour
 
 
 def start_by_s(state: JobState) -> float:
-    """The last moment a deferrable job can start and still keep its word."""
+    """The last moment a deferrable job can start and still keep its deadline."""
     job = state.job
     if job.deadline_s is None:
         return state.ready_s + LONGEST_WAIT_S
     work_s = job.predicted_work_s
     if work_s is None:
-        return state.ready_s  # nobody knows how long it takes, so there is nothing to wait with
+        return state.ready_s  # its length is unknown, so there is no slack to wait with
     return ordering.start_by_s(state, work_s - state.kept_work_s)
 
 
 def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> Sentence | None:
-    """Why a deferrable job is not started yet although GPUs may be free; None where it may start."""
+    """Why a deferrable job does not start yet although GPUs may be free; None if it may start."""
     if not state.job.deferrable or now_s >= start_by_s(state):
         return None
     quoted = [fleet.tariffs[pool] for pool in fleet.able_pools(state.shape) if pool in fleet.tariffs]

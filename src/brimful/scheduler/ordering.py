@@ -1,13 +1,13 @@
-"""Who is next: the order in which waiting jobs are tried, and whom a waiting job may push aside.
+"""Who is next: the order in which waiting jobs are tried, and which jobs a waiting job may preempt.
 
-A waiting job's key does not change while it waits. Ageing is a straight line for this reason: that everyone's
-key falls by the same amount each second changes no order, so the queue never has to be sorted again.
+A waiting job's key does not change while it waits. That is why ageing is linear: if every key falls by the
+same amount each second the order stays the same, so the queue never has to be sorted again.
 
-A deadline of which nothing could be said at submit (`deadlines/promise.py`) is one more such line under
-`index`: at the last moment at which a job can start and be in time, it counts as one that has nothing left to
-do, and so goes before all of its class that have not waited as long. Who was promised has a slot.
-Under orders by class and age a job goes first in its class once half of the time it could wait is over, the
-one that must start first before others; who is late keeps that place.
+Under `index`, a deadline about which nothing could be said at submit (`deadlines/promise.py`) is one more
+such line: at the last moment at which the job can start and be in time it counts as having no work left, and
+so goes before all of its class that have not waited as long. A job with a promise has a slot.
+Under orders by class and age, a job goes first in its class once half of the time it could wait is over, the
+one with the earliest latest start first; a late job keeps that place.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from brimful.fleet.ranked import Entry, Group, Heads, Key, Order, Rank, Ranked, 
 from brimful.fleet.state import Fleet
 from brimful.scheduler.rules import Rules
 
-SPARE = 1.25  # of the expected work, to be in time
+SPARE = 1.25  # times the expected work, to be in time
 
 
 def fifo(_rules: Rules) -> Key:
-    """First come, first served; the order of the log breaks ties, so equal runs stay equal."""
+    """First come, first served; the order of the log breaks ties, so that equal runs stay equal."""
     return lambda state: state.ready_s
 
 
 def priority(rules: Rules) -> Key:
     """Urgent before normal before background; within a class first come, first served.
 
-    With `deadlines`, jobs that have one form groups of their own in the order in which they must
-    start, and the key says from when on they go first in their class: once half of their slack is over.
+    With `deadlines`, jobs with a deadline form separate groups ordered by latest start, and the key says when
+    they go first in their class: once half of their slack is over.
     """
 
     def key(state: JobState) -> tuple[float, ...]:
@@ -49,7 +49,7 @@ def priority(rules: Rules) -> Key:
 
 
 def bid(_rules: Rules) -> Key:
-    """The highest limit price first; no limit stands for the price of the day and comes before all."""
+    """The highest limit price first; no limit means the current price and comes first."""
     return lambda state: (
         float("-inf")
         if state.job.limit_microusd_per_gpu_hour is None
@@ -59,7 +59,7 @@ def bid(_rules: Rules) -> Key:
 
 
 def index(rules: Rules) -> Key:
-    """Within a class the least expected work first, less what waiting has made up for (see `_weigh`)."""
+    """Within a class the least expected work first, minus credit for waiting (see `_weigh`)."""
 
     def key(state: JobState) -> tuple[int, float, int, float]:
         left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
@@ -68,17 +68,17 @@ def index(rules: Rules) -> Key:
         )
         if rules.deadlines and state.job.deadline_s is not None and not state.is_answered:
             place = min(place, rules.ageing * start_by_s(state, left_s))
-        # The weight is that of all of its group; it stands here for `_weigh`.
+        # All jobs of a group have the same weight; `_weigh` reads it from here.
         return PRIORITIES[state.job.priority], place, state.ready_s, weight(state.job.gpus, rules.width)
 
     return key
 
 
 def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """Seconds of work a gang is expected to need yet.
+    """Seconds of work a gang is expected to have left.
 
     Known: the predicted work that is left (shortest remaining first). Unknown: as much again as it has had,
-    and at least `fresh_s`: for the heavy-tailed run times of GPU fleets the longer a job has run, the longer
+    and at least `fresh_s`: for the heavy-tailed run times of GPU fleets, the longer a job has run, the longer
     it will go on, which makes this least attained service (Nuyens and Wierman, "The foreground-background
     queue: a survey", 2008).
     """
@@ -90,17 +90,17 @@ def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
 
 
 def longest_first(state: JobState, rules: Rules) -> bool:
-    """For the least makespan the longest begin first, so that none is left alone at the end (Graham, 1969).
+    """For the least makespan the longest start first, so that none is left alone at the end (Graham, 1969).
 
-    Of jobs whose work nobody predicted, those that have had least go first as ever.
+    Among jobs without a prediction, those that have run least still go first.
     """
     return rules.objective == "makespan" and rules.known and state.job.predicted_work_s is not None
 
 
 def start_by_s(state: JobState, left_s: float) -> float:
-    """When a job must run at the latest to keep its deadline, on the GPUs that suit it best.
+    """The latest start that keeps a job's deadline, on the GPUs that suit it best.
 
-    A quarter more than expected, and one restart: a deadline missed costs more than starting early does.
+    A quarter more than expected, and one restart: missing a deadline costs more than starting early.
     """
     job = state.job
     assert job.deadline_s is not None
@@ -109,7 +109,7 @@ def start_by_s(state: JobState, left_s: float) -> float:
 
 
 def _must_start(fleet: Fleet, rules: Rules, *, now_s: int) -> list[JobState]:
-    """Waiting jobs that keep their deadline only if they start now, by class, the most pressing first."""
+    """Waiting jobs that must start now to keep their deadline, by class, most pressing first."""
     found: list[tuple[int, float, int, JobState]] = []
     for name, state in fleet.due.items():
         if name in fleet.waiting and state.job.deadline_s is not None and not state.is_answered:
@@ -120,55 +120,55 @@ def _must_start(fleet: Fleet, rules: Rules, *, now_s: int) -> list[JobState]:
     return [each[-1] for each in sorted(found)]
 
 
-MOST_WIDTH = 10.0  # with more, one GPU outweighs everything just the same, and floats end
+MOST_WIDTH = 10.0  # above this, one GPU outweighs everything anyway, and floats overflow
 
 
 @cache
 def weight(gpus: int, width: float) -> float:
-    """How much a gang of so many GPUs counts: a wide one keeps more others waiting."""
+    """The weight of a gang of this many GPUs: a wide one keeps more others waiting."""
     found: float = max(1, gpus) ** min(width, MOST_WIDTH)
     return found
 
 
 def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """GPU-seconds a job is expected to need yet, by which gangs of different width are compared."""
+    """GPU-seconds a job is expected to have left, for comparing gangs of different width."""
     return expected_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
 
 
 def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """Expected time less what waiting has made up for: nobody waits longer than its length / ageing.
+    """Expected time minus credit for waiting: no job waits longer than its length / ageing.
 
-    All its waiting counts, also before it was last stopped: whoever has waited is not sent back at once.
+    All waiting counts, including before the last stop: a job that has waited is not sent back at once.
     """
     job, had_s = state.job, state.attained_s(now_s)
     if rules.known and job.predicted_work_s is not None:
         left_s = state.remaining_s(now_s) or 0.0
     else:
-        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as `expected_left_s`, not asked twice
+        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # inlined `expected_left_s`
     waited_s = now_s - state.ready_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
     if job.deadline_s is None or state.is_answered or not rules.deadlines:
         return aged_s
     if now_s + left_s <= job.deadline_s:
-        # Who is late already has nothing to save, and sends nobody away for it.
+        # A late job has nothing to save, and preempts nobody for it.
         return min(aged_s, rules.ageing * (start_by_s(state, left_s) - now_s))
     return aged_s
 
 
 def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """The same in GPU-seconds, by which gangs of different width are compared."""
+    """The same in GPU-seconds, for comparing gangs of different width."""
     return aged_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
 
 
 def further_from_end(rules: Rules) -> Key:
-    """Running jobs, those with most expected work first. It keeps while they run, within one group."""
+    """Running jobs, most expected work first. The order holds while they run, within one group."""
 
     ageing, known = rules.ageing, rules.known
 
     def key(state: JobState) -> float:
         lease = state.leases[-1]  # the open one: it runs
         if lease.turn_until_s:
-            return lease.turn_until_s  # in a group of their own: the first loses its turn first
+            return lease.turn_until_s  # a separate group: the first loses its turn first
         started_s = lease.started_s
         assert started_s is not None
         waited_s = started_s - state.ready_s - state.run_s
@@ -195,10 +195,10 @@ def latest_start(_rules: Rules) -> Key:
 
 
 def by_class(state: JobState) -> Hashable:
-    """Running jobs that can be compared by one unchanging key: same class, width, and kind of knowledge.
+    """Running jobs comparable by one constant key: same class, width, and known or unknown length.
 
-    Those with a deadline stand apart: how soon they are due, and not that key, says who of them may stop.
-    So do those that run because it was their turn.
+    Jobs with a deadline are separate: how soon they are due, not that key, decides which of them may stop. So
+    are jobs that run because it was their turn.
     """
     job, in_turn = state.job, state.leases[-1].turn_until_s > 0
     unknown, due = job.predicted_work_s is None, job.deadline_s is not None
@@ -215,14 +215,14 @@ ORDERS: dict[str, Callable[[Rules], Key]] = {
 
 
 def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (), *, now_s: int) -> Heads:
-    """Waiting jobs, the next one first.
+    """Waiting jobs, next one first.
 
-    Under `index` those whose turn it is (`first`, see whose_turn.py) come before their class, but for who
-    must start now to be in time.
-    Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
+    Under `index`, jobs whose turn it is (`first`, see whose_turn.py) go before their class, but after jobs
+    that must start now to be in time.
+    Fair share asks each time which queue has had least, with old use fading; within a queue by class and age.
     """
     groups, rank = fleet.waiting.order_for(rules, _order_waiting).groups, _rank(fleet, rules, now_s=now_s)
-    if first and rules.order == "index":  # they stand in the order by index a second time
+    if first and rules.order == "index":  # they appear in the order by index a second time
         groups = {**_ahead(fleet, rules, first, now_s=now_s), **groups}
     return Heads(groups, _own_first(fleet, rules, rank) if rules.quotas and rules.reclaim else rank)
 
@@ -240,7 +240,7 @@ def _rank(fleet: Fleet, rules: Rules, *, now_s: int) -> Rank | None:
 def _ahead(
     fleet: Fleet, rules: Rules, first: Sequence[JobState], *, now_s: int
 ) -> dict[Hashable, list[Entry]]:
-    """Who must start now to be in time, then those whose turn it is."""
+    """Jobs that must start now to be in time, then jobs whose turn it is."""
     ahead: dict[Hashable, list[Entry]] = {}
     group = _group(rules)
     for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
@@ -253,16 +253,16 @@ def _ahead(
 
 
 def _own_first(fleet: Fleet, rules: Rules, rank: Rank | None) -> Rank:
-    """Who stays within its queue's quota goes before who borrows, in its class where the order has classes.
+    """Jobs within their queue's quota go before borrowers, within a class if the order has classes.
 
-    Who borrows is sent away for it. Were the borrower the next in order, it would take back what it gave up,
-    and the two would take turns without end: what counts as idle may be of another type, or on other nodes.
+    Borrowers are preempted for them. If a borrower were next in order, it would take back what it gave up,
+    and the two would swap forever: the GPUs counted as idle may be of another type, or on other nodes.
     """
     held = {name: usage.held for name, usage in fleet.usage.items()}
     room = {quota.queue: quota.gpus - held.get(quota.queue, 0) for quota in rules.quotas}
     has_classes = rules.order in ("priority", "index")
 
-    def ranked(group: Any, key: Any) -> tuple[Any, ...]:  # noqa: ANN401 - of the order's own making
+    def ranked(group: Any, key: Any) -> tuple[Any, ...]:  # noqa: ANN401 - defined by the order
         place = key if rank is None else rank(group, key)
         queue, shape = (group[1] if len(group) == 2 else group)[:2]
         borrows = fleet.of_shape[shape].gpus > max(0, room.get(queue, 0))
@@ -272,9 +272,9 @@ def _own_first(fleet: Fleet, rules: Rules, rank: Rank | None) -> Rank:
 
 
 def first_waiting(fleet: Fleet, rules: Rules, *, gpus: int, now_s: int) -> Iterator[JobState]:
-    """The first in the order by index, as many as ask for so many GPUs; with quotas, so many of each queue.
+    """The first jobs in the order by index, until they ask for `gpus` GPUs; with quotas, per queue.
 
-    What a review costs so depends on the fleet and not on how many wait.
+    So the cost of a review depends on the fleet and not on how many jobs wait.
     """
     order = fleet.waiting.order(("in line", rules), index(rules), _by_width)
     lines: dict[str, dict[Hashable, list[Entry]]] = {}
@@ -299,7 +299,7 @@ def _order_waiting(waiting: Ranked, rules: Rules) -> Order:
 
 
 def _group(rules: Rules) -> Group:
-    """Who finds a place where the first of them does, and waits where it does not."""
+    """Jobs that find a place if the first of their group does, and wait if it does not."""
     split, due = rules.order == "fair" or bool(rules.quotas), _goes_by_due(rules)
     # One class may pass where another may not: on GPUs kept for a gang (placing/reserve.py).
     classes = rules.backfill == "reserve" and rules.preempt != "none"
@@ -319,10 +319,10 @@ def _goes_by_due(rules: Rules) -> bool:
 
 
 def _weigh(rules: Rules, *, now_s: int) -> Rank:
-    """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
+    """Aged work of each group's first job now. A group has one width, so the plain key orders its jobs."""
     aged_s = rules.ageing * now_s
 
-    def rank(_group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
+    def rank(_group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - defined by the order
         rank, place, came_s, weighs = key
         return (rank, (place - aged_s) * weighs, came_s)
 
@@ -333,8 +333,8 @@ def by_queue(state: JobState) -> tuple[str, int]:
     return (state.job.queue or state.job.tenant, state.shape)
 
 
-def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the order's own making
-    """Class, whether it must start soon, and then when: by its latest start, or by when it came."""
+def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - defined by the order
+    """Class, whether it must start soon, and then when: by latest start, or by arrival."""
     if len(key) == 2:
         return (key[0], 1, key[1])
     rank, by_s, soon_s, came_s = key
@@ -342,7 +342,7 @@ def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the o
 
 
 def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool, bool], list[Entry]]:
-    """Running jobs by group, in each the first to be pushed aside first."""
+    """Running jobs by group, in each group the first to preempt first."""
     order = fleet.running.order_for(rules, _order_running)
     return cast(dict[tuple[int, int, bool, bool, bool], list[Entry]], order.groups)
 

@@ -1,4 +1,4 @@
-"""What was decided, as data: comparable, printable, and nothing has happened yet."""
+"""What was decided, as data: comparable, printable, and not yet carried out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from brimful.fleet.node import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """Who should be on which GPU type, None for who should wait, as settled at a moment."""
+    """Each job's GPU type, or None if it should wait, as settled at one moment."""
 
     at_s: int
     targets: dict[str, Pool | None]
-    starting: tuple[str, ...]  # those who are not there yet
+    starting: tuple[str, ...]  # jobs that have not started there yet
 
 
 @dataclass(slots=True)
@@ -24,13 +24,13 @@ class Plan:
     starts: list[LeaseGranted] = field(default_factory=list)
     stops: list[LeaseEnding] = field(default_factory=list)
     waits: Mapping[str, Said] = field(default_factory=dict)  # job -> why, with numbers
-    market: list[Event] = field(default_factory=list)  # what became so in market pools: prices, notices
-    orders: list[Event] = field(default_factory=list)  # nodes to be made by providers, and to be given back
+    market: list[Event] = field(default_factory=list)  # what changed in market pools: prices, notices
+    orders: list[Event] = field(default_factory=list)  # nodes for providers to make, and to return
     # When to think again even if nothing happens: a limit is reached, a quiet hour comes, ranks have changed.
     look_again_s: int | None = field(default=None, compare=False)
     review: Review | None = field(default=None, compare=False)  # the last one, while it is carried out
 
     @property
     def intents(self) -> list[Event]:
-        """What is written before anything is done."""
+        """What is logged before anything is done."""
         return [*self.market, *self.stops, *self.starts, *self.orders]

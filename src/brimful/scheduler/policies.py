@@ -27,7 +27,7 @@ POLICIES: dict[str, Rules] = {
     "bid": Rules(order="bid", backfill="reserve"),
     "fair": Rules(order="fair", backfill="reserve", deadlines=True),
     "las": _LAS,
-    "las-aware": replace(_LAS, types="advantage"),  # with each job on the type that suits it
+    "las-aware": replace(_LAS, types="advantage"),  # each job on the type that suits it
     "srpt": Rules(order="index", backfill="greedy", preempt="index", ageing=0.0, margin=1.0, min_run_s=0),
     "brim": Rules(
         order="index",
@@ -43,14 +43,14 @@ POLICIES: dict[str, Rules] = {
         fresh_s=1800.0,
     ),
 }
-# The best all-round one, with money looked at where somebody pays: docs/decisions/0029.
+# The best all-round policy; it considers money where jobs pay: docs/decisions/0029.
 DEFAULT = "brim?types=cheap"
 
-# What a server rehearses its own past under, unless it is told others (docs/decisions/0064).
+# The policies a server rehearses its own past with, unless it is given others (docs/decisions/0064).
 CANDIDATES = (DEFAULT, f"{DEFAULT}&known=0", "backfill", "las-aware", "srpt")
 
 OPTIONS = {each.name: each for each in fields(Rules) if each.metadata}
-MOST = 1e9  # of any number
+MOST = 1e9  # upper bound of any number
 _READ: dict[type, Callable[[str], Any]] = {
     str: str,
     int: int,
@@ -61,7 +61,7 @@ _READ: dict[type, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rules, and how they are written: reading `text` gives the same rules."""
+    """Rules, and their text form: reading `text` gives the same rules."""
 
     text: str
     rules: Rules
@@ -76,7 +76,7 @@ def about_option(name: str) -> Sentence:
 
 
 def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
-    """'brim?move=0&preempt=none' -> brim without these parts. `changed` wins over what is written."""
+    """'brim?move=0&preempt=none' -> brim without these parts. `changed` overrides the text."""
     name, _, query = text.partition("?")
     if name not in POLICIES:
         raise BadInput(
@@ -92,9 +92,9 @@ def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
 
 
 def in_force(rules: Rules, adopted: PolicyAdopted | None) -> Rules:
-    """The rules of the policy that was adopted, on a server that was started with what it stands in for.
+    """The rules of the adopted policy, if the server was started with the policy it replaces.
 
-    Whoever starts it with another policy has decided again. One that this release does not know has no
+    Starting the server with another policy is a new decision. A policy that this release does not know has no
     effect: nothing in a log may stop the loop.
     """
     if adopted is None:
@@ -112,7 +112,7 @@ def _adopted(rules: Rules, policy: str, instead_of: str) -> Rules:
         return rules
 
 
-def _value(text: str, option: str, value: str) -> Any:  # noqa: ANN401 - of the option's own type
+def _value(text: str, option: str, value: str) -> Any:  # noqa: ANN401 - the option's own type
     known = OPTIONS.get(option)
     try:
         if known is None:
@@ -150,7 +150,7 @@ def values_of(option: str) -> Sentence | str:
 
 
 def _written(name: str, rules: Rules) -> str:
-    """The name, and every option that is not as in the table."""
+    """The name, and every option that differs from the table."""
     values = {option: getattr(rules, option) for option in OPTIONS}
     query = {
         option: int(value) if isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""What `tick` needs of the world. The server brings real ones, the simulator its own; `tick` cannot tell."""
+"""What `tick` needs of the world. Server and simulator bring their own; `tick` cannot tell them apart."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Store(Protocol):
     """The event log."""
 
     def since(self, seq: int) -> Sequence[Event]:
-        """Events after the first `seq`, in order: all of them or the first many, and none only at the end."""
+        """Events after the first `seq`, in order: all of them or a first batch; empty only at the end."""
 
     def append(self, events: Sequence[Event], *, after: int) -> bool:
-        """Write all of them right after the first `after` events, or none and say False.
+        """Write all of them right after the first `after` events, or write none and return False.
 
-        False means that somebody else wrote meanwhile: read, think again, try again. This is what keeps
-        two writers from acting on the same state.
+        False means that another writer was first: read, think again, try again. This keeps two writers from
+        acting on the same state.
         """
 
 
 @dataclass(slots=True)  # not frozen: a rehearsal makes two for every lease
 class Observation:
-    """What an engine sees of one lease. Moments are by the engine's clock; `skew_s` is how far that is ahead.
+    """What an engine sees of one lease. Times are by the engine's clock; `skew_s` is how far that is ahead.
 
     absent    it has no trace of the lease
     waiting   the engine has it and has not begun it; `problem` is the engine's reason
@@ -50,19 +50,17 @@ class Observation:
     ended_s: int | None = None
     exit_code: int | None = None  # of the gang: the first rank that failed, else 0
     problem: Said | None = None
-    kept_work_s: float | None = None  # useful work that a later lease need not do again, if it can tell
-    cause: Cause | None = None  # None: the exit code tells finished from failed
-    exit_codes: tuple[int | None, ...] = ()  # by rank; empty: one rank, or nobody knows
+    kept_work_s: float | None = None  # useful work that a later lease can skip, if known
+    cause: Cause | None = None  # None: the exit code separates finished from failed
+    exit_codes: tuple[int | None, ...] = ()  # by rank; empty: one rank, or unknown
     runs_on: Parts = ()  # the real nodes and GPUs; empty: as ordered
-    resumes_s: int | None = (
-        None  # when the checkpoint it began from was sealed; 0: none; None: it cannot tell
-    )
+    resumes_s: int | None = None  # when the checkpoint it resumed from was sealed; 0: none; None: unknown
     skew_s: float = 0.0
-    moved_bytes: int = 0  # of its checkpoints, sent to and fetched from a store
+    moved_bytes: int = 0  # checkpoint bytes sent to and fetched from a store
 
 
 class CannotStart(Refused):
-    """An engine vouches that nothing of this lease runs: its GPUs are free."""
+    """An engine guarantees that nothing of this lease runs: its GPUs are free."""
 
 
 class Start(NamedTuple):
@@ -70,39 +68,40 @@ class Start(NamedTuple):
 
     lease: str
     job: Job
-    parts: Parts  # (node, GPUs); where a node's GPUs are chosen by count, only how many of them counts
-    checkpoints_from: str = ""  # what another site has kept (`Carries`): go on from that, if it is newer
-    kept_until_s: int = 0  # when its newest checkpoint was sealed: an older one is lost progress, and said so
+    parts: Parts  # (node, GPUs); on a node whose GPUs are chosen by count, only the number matters
+    checkpoints_from: str = ""  # checkpoints at another site (`Carries`): resume from them if newer
+    # When its newest checkpoint was sealed: resuming from an older one is reported as lost progress.
+    kept_until_s: int = 0
     may_share: bool = False  # whether another job may come to run on its GPU
 
 
-Failures = Mapping[str, BrimfulError]  # by lease: what went wrong with it; the others were carried out
+Failures = Mapping[str, BrimfulError]  # by lease: what went wrong; all other leases were carried out
 
 
 class Engine(Protocol):
-    """Whatever runs processes at one site. Every act may be asked for again, and changes nothing then.
+    """Runs processes at one site. Every act may be repeated, and repeating it changes nothing.
 
-    An error that is raised is the site's, and leaves open what became of the whole batch.
+    A raised error concerns the site, and leaves the outcome of the whole batch open.
     """
 
     @property
     def site(self) -> str: ...
 
     def nodes(self) -> Sequence[Node]:
-        """What the site has to offer now. The very same list again means that nothing has changed."""
+        """What the site offers now. Returning the identical list object means that nothing has changed."""
 
     def start(self, starts: Sequence[Start]) -> Failures:
         """Begin each, once: a lease that was begun before, or told to stop, is left as it is.
 
-        CannotStart only where it is certain that nothing runs and nothing will. Any other failure leaves that
-        open, and it is asked again.
+        CannotStart only if it is certain that nothing runs or will run. After any other failure the outcome
+        is open, and the start is repeated.
         """
 
     def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
-        """Ask each to end, kill it after the grace period. One that has not begun never will."""
+        """Ask each to end, and kill it after the grace period. One that has not begun never will."""
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        """News of these leases. One that has not changed since it was last told may be left out."""
+        """News of these leases. A lease that has not changed since the last report may be left out."""
 
 
 @runtime_checkable
@@ -110,15 +109,15 @@ class Carries(Protocol):
     """An engine whose jobs keep checkpoints where another engine can fetch them."""
 
     def checkpoints(self, job: str) -> str:
-        """Where this site keeps the job's checkpoints: what `Start.checkpoints_from` says elsewhere."""
+        """Where this site keeps the job's checkpoints: the value of `Start.checkpoints_from` elsewhere."""
 
 
 @runtime_checkable
 class Warns(Protocol):
-    """An engine that can tell a running job beforehand that it will have to leave."""
+    """An engine that can warn a running job that it will have to leave."""
 
     def warn(self, lease: str, *, until_s: int | None) -> None:
-        """Until when it may stay; None: it may stay after all. Asked again at every look."""
+        """Until when it may stay; None: it may stay after all. Repeated at every look."""
 
 
 @dataclass(slots=True)
@@ -128,8 +127,8 @@ class Decided:
     seq: int = -1
     at_s: int = 0
     plan: Plan = field(default_factory=Plan)
-    warned_s: int = 0  # when budgets were last looked at
-    without: frozenset[str] = frozenset()  # the providers that could not be reached then
+    warned_s: int = 0  # when budgets were last checked
+    without: frozenset[str] = frozenset()  # providers that could not be reached then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,24 +136,24 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     market: Auctions | None = None  # None: every pool is a queue pool, at its posted price
-    providers: Mapping[str, Provider] = field(default_factory=dict)  # by name: whoever makes nodes
+    providers: Mapping[str, Provider] = field(default_factory=dict)  # by name
     buying: Buying | None = None  # None: nothing is ever ordered
     forecasts: Forecasts = field(default_factory=Forecasts)
-    sees_load: bool = False  # whether to write down, once an hour, how busy each pool is
-    # Raises where this server may not act (any more). Asked before each act.
+    sees_load: bool = False  # whether to record how busy each pool is, hourly
+    # Raises if this server may not act (any more). Called before each act.
     may_act: Callable[[], object] = lambda: None
-    # What engines told and the log does not hold yet: a write that failed must not lose it.
+    # Engine reports that the log does not hold yet: a failed write must not lose them.
     unrecorded: dict[str, list[Observation]] = field(default_factory=dict)
-    # Leases that were told to stop, since this server began or later.
+    # Leases told to stop, since this server began or later.
     stopped: set[str] = field(default_factory=set)
     # Leases that their engine has not begun yet, and its reason.
     waiting: dict[str, Said] = field(default_factory=dict)
-    # The list each engine last gave and the state of the log it was found to agree with: an engine that
-    # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
+    # The list each engine last gave, and the log state it agreed with: the same list again means no news, and
+    # comparing ten thousand nodes at every tick is most of a tick.
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)
-    # The list of offers that each provider last gave and the log agrees with.
+    # The list of offers each provider last gave that agrees with the log.
     offered: dict[str, Sequence[Offer]] = field(default_factory=dict)
-    # By provider: nodes with our tag that the log does not know, or knows to be gone.
+    # By provider: nodes with our tag that are not in the log, or are gone according to it.
     strays: dict[str, list[str]] = field(default_factory=dict)
-    # As long as it stands, there is nothing to decide anew (loop.py).
+    # While it stands, there is nothing to decide (loop.py).
     decided: Decided = field(default_factory=Decided)

@@ -1,4 +1,4 @@
-"""Whether a queue may have more GPUs: its own, then what others lend, until they want it back."""
+"""Whether a queue may have more GPUs: its own, then what others lend, until the owners want it back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def queue_of(job: Job) -> str:
 
 
 def is_own(job: Job, rules: Rules, held: Mapping[str, int]) -> bool:
-    """Whether the job stays within what its queue is owed: it may then claim what others have borrowed."""
+    """Whether the job stays within its queue's quota: it may then reclaim what others have borrowed."""
     name = queue_of(job)
     own = next((quota.gpus for quota in rules.quotas if quota.queue == name), 0)
     return 0 < held.get(name, 0) + job.gpus <= own
@@ -27,10 +27,11 @@ def is_own(job: Job, rules: Rules, held: Mapping[str, int]) -> bool:
 def owed(
     fleet: Fleet, rules: Rules, held: Mapping[str, int], wants_now: Callable[[JobState], bool]
 ) -> dict[str, int]:
-    """GPUs of its own that each lending queue waits for: these are not to be borrowed.
+    """How many of its own GPUs each lending queue waits for: these must not be borrowed.
 
-    Only whole gangs count that its quota has room for and the fleet could hold; whoever waits for a quiet
-    hour does not want them yet. Whoever may claim GPUs must count here, or who gave them up takes them again.
+    Counts only whole gangs that fit the queue's quota and the fleet; a job that waits for a quiet hour does
+    not want them yet. Every job that may reclaim GPUs must count here, or the job that gave them up takes
+    them again.
     """
     room = {quota.queue: quota.gpus - held.get(quota.queue, 0) for quota in rules.quotas if quota.lend}
     wanted: dict[str, int] = {}
@@ -61,10 +62,10 @@ def over_quota(
     gpus_in_fleet: int,
     waited_for: Mapping[str, int],
 ) -> Sentence | None:
-    """Why the job's queue may not have it now, with numbers; None where it may.
+    """Why the job's queue may not have it now, with numbers; None if it may.
 
-    Within its quota a queue always may. Beyond, it borrows what the fleet has left after what the others
-    hold, what those who do not lend are owed, and what those who lend wait for (`owed`). A queue without a
+    Within its quota a queue always may. Beyond that, it borrows what the fleet has left after what the others
+    hold, what queues that do not lend are owed, and what lending queues wait for (`owed`). A queue without a
     quota borrows everything it uses.
     """
     quotas = {quota.queue: quota for quota in rules.quotas}
@@ -94,7 +95,7 @@ def over_quota(
 
 
 class Books:
-    """What each queue would hold after a review in the making: leases that stay, then who gets a place."""
+    """What each queue would hold after the current review: leases that stay, then jobs that get a place."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Books:
         self._now, self._held, self._waited_for = held, dict(held), dict(waited_for)
 
     def leave(self, jobs: Iterable[Job]) -> None:
-        """These run and may be moved: what they hold is to be shared out again."""
+        """These jobs run and may be moved: what they hold is shared out again."""
         for job in jobs:
             self._held[queue_of(job)] -= job.gpus
 
@@ -125,7 +126,7 @@ class Books:
         return self._held.get(queue, 0) + job.gpus <= self._own.get(queue, 0)
 
     def may_keep(self, job: Job) -> bool:
-        """Whether a job that runs may go on: its queue holds no more by it than now, or than its own."""
+        """Whether a running job may go on: with it, its queue holds no more than now, or than its own."""
         queue = queue_of(job)
         most = max(self._now.get(queue, 0), self._own.get(queue, 0))
         return self._held.get(queue, 0) + job.gpus <= most
@@ -134,7 +135,7 @@ class Books:
         return over_quota(job, self._rules, self._held, self._gpus, self._waited_for) is None
 
     def gives_back(self, job: Job) -> Sentence | None:
-        """Why a job of this queue that ran has no place any more, if that is for what its queue borrowed."""
+        """Why a running job of this queue lost its place, if that returns what its queue borrowed."""
         queue = queue_of(job)
         own, now, then = self._own.get(queue, 0), self._now.get(queue, 0), self._held.get(queue, 0)
         if not own < now > then:

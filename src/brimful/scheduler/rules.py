@@ -1,4 +1,4 @@
-"""The choices a policy is made of. Every part can be switched off, so that its worth can be measured."""
+"""The choices that make up a policy. Every part can be switched off, so that its worth can be measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Objective = Literal["jct", "makespan"]
 
 
 def _option(*, default: Any, of: Any = None, least: int = 0) -> Any:  # noqa: ANN401
-    """A choice that `--policy NAME?option=value` can change; what it is for: policies.about_option."""
+    """A choice that `--policy NAME?option=value` can change; policies.about_option describes it."""
     return field(default=default, metadata={"choices": get_args(of), "least": least})
 
 
@@ -53,5 +53,5 @@ class Rules:
 
 @lru_cache(maxsize=4)
 def with_queues(rules: Rules, queues: tuple[Quota, ...]) -> Rules:
-    """The same rules for queues as they are set now; the very same object while those stay."""
+    """The same rules with the current queues; the same object while the queues stay the same."""
     return replace(rules, quotas=queues)

@@ -1,4 +1,4 @@
-"""Why each job waits, with numbers. Worded when it is asked for: thousands wait and few are looked at."""
+"""Why each job waits, with numbers. Worded on request: thousands wait and few are looked at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brimful.scheduler.placing.why_not import why_not
 
 
 class Waits(Mapping[str, Said]):
-    """Job -> why: from the plan if it is still to come, and from the fleet once it is done."""
+    """Job -> why: from the plan until it is carried out, from the fleet afterwards."""
 
     def __init__(self, cycle: Cycle) -> None:
         self._cycle, self._seq = cycle, cycle.fleet.seq
@@ -68,7 +68,7 @@ def _why(cycle: Cycle, state: JobState, draft: Draft) -> Said:
 
 
 def _in_line(cycle: Cycle, state: JobState, draft: Draft, pools: list[Pool], reason: Sentence) -> Sentence:
-    """Nothing of its own holds it back: what it waits for all the same."""
+    """The job itself has no obstacle: what it waits for nevertheless."""
     if len(cycle.elsewhere(state, pools)) < len(pools):
         left = Seconds(state.avoid_until_s - cycle.now_s)
         return say("scheduler.not_back", reason=reason, site=state.avoid_site, left=left)

@@ -1,7 +1,7 @@
-"""Who goes before its class because it has waited so long (fleet/turns.py says whose turn it is).
+"""Which jobs go before their class because they have waited so long (fleet/turns.py defines a turn).
 
 First come, first served, on no more than a share of the GPUs: the rest stays with the order by index, so that
-short jobs never queue behind all who have waited.
+short jobs never queue behind all that have waited.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def whose_turn(
     now_s: int,
     sold: Collection[Pool] = (),
 ) -> Sequence[JobState]:
-    """Waiting jobs whose turn it is, in line, as many as their share of the GPUs has room for.
+    """Waiting jobs whose turn it is, in order, as many as their share of the GPUs holds.
 
-    Who may not start, by quota or purse or for want of a pool, stands in nobody's way. In pools that are
-    sold the market chooses.
+    A job that may not start, for lack of quota, budget or pool, blocks nobody. In pools that are sold the
+    market chooses.
     """
     lengths = fleet.turns.lengths
     if not rules.turns or lengths.long_s is None:
@@ -42,7 +42,7 @@ def whose_turn(
     order = fleet.waiting.order("by turn", _waiting_from, _by_length)
     groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
     long_at, since_s = lengths.long_at, now_s - lengths.long_s
-    late: list[tuple[float, list[_InLine]]] = []  # of each length: since when it must have waited
+    late: list[tuple[float, list[_InLine]]] = []  # per length: since when a job must have waited
     for (_, at), entries in groups.items():
         came_s = entries[0][0][1]
         if came_s <= since_s:
@@ -67,15 +67,16 @@ def whose_turn(
 
 
 def _made_up_s(at: int, rules: Rules, now_s: int) -> float:
-    """Since when one of the longest must have waited for ageing to make up for all its length.
+    """Since when one of the longest jobs must have waited for ageing to make up for all its length.
 
-    Then it has its turn too. Else a gang wider than what turns leave would wait for as long as there are any.
+    Then it gets a turn too. Otherwise a gang wider than what turns leave free would wait as long as there are
+    any.
     """
     return now_s - least_s(at) / rules.ageing if rules.ageing else -inf
 
 
 def _waiting_from(state: JobState) -> tuple[int, float]:
-    """By class, and then by when it would have come had it waited ever since."""
+    """By class, then by the arrival time it would have if it had waited ever since."""
     return PRIORITIES[state.job.priority], state.ready_s + state.run_s
 
 
@@ -84,5 +85,5 @@ def _from_s(entry: _InLine) -> float:
 
 
 def _by_length(state: JobState) -> tuple[int, int]:
-    """By class and length, so that the longest need not be passed over one by one."""
+    """By class and length, so that the longest are not passed over one by one."""
     return PRIORITIES[state.job.priority], bucket(length_s(state))

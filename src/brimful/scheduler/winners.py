@@ -11,14 +11,15 @@ from brimful.market.bid import Bid, Book
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import ONE_NODE, place
 
-NODES_TRIED = 64  # for a gang that needs a node made free
+NODES_TRIED = 64  # when a gang needs a node cleared
 
 
 class Winners:
-    """Where the winners of a pool stand once the losers have left; says who cannot be placed.
+    """The places of a pool's winners once the losers have left; says which cannot be placed.
 
-    Wide gangs choose first. What is free now is used now; what is not is kept for who was promised it. A gang
-    that finds enough GPUs and no node may ask smaller winners to move to the gaps elsewhere.
+    Wide gangs choose first. GPUs free now are used now; the others are kept for the job that was promised
+    them. A gang that finds enough GPUs but no single node may ask smaller winners to move to the gaps
+    elsewhere.
     """
 
     def __init__(
@@ -31,11 +32,11 @@ class Winners:
     ) -> None:
         """`reserved`: jobs whose GPUs are paid for ahead; they choose before all winners."""
         self._fleet, self._pool, self._leases, self._reserved = fleet, pool, leases, reserved
-        self._leaving = self._leave_for_owners()
+        self._leaving = self._leaving_for_owners()
         self._rank = {bid.bid: i for i, bid in enumerate(book.ranked())}
         self.parts: dict[str, Parts] = {}
-        self.ready: set[str] = set()  # whose GPUs are all free already
-        self.moves: dict[str, str] = {}  # winners that must move, and for whom
+        self.ready: set[str] = set()  # jobs whose GPUs are all free already
+        self.moves: dict[str, str] = {}  # winners that must move, and for which job
 
     def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
         self.parts, self.ready, self.moves = {}, set(), {}
@@ -49,7 +50,7 @@ class Winners:
         refused: list[str] = []
         starting = [bid for bid, _ in winners if bid.bid not in self._leases]
         ranked = sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid]))
-        first = sorted(self._reserved, key=self._owners_turn)
+        first = sorted(self._reserved, key=self._owner_order)
         for name in (*first, *(bid.bid for bid in ranked)):
             job = self._fleet.jobs[name].job
             parts = place(job, now, self._pool)
@@ -67,18 +68,17 @@ class Winners:
             self.parts[name] = parts
         return refused
 
-    def _owners_turn(self, name: str) -> tuple[int, int, str]:
-        """Who waits longest first: a borrower that left for an owner may be a job of that owner too, and
-        would else take the very GPUs it left.
-        """
+    def _owner_order(self, name: str) -> tuple[int, int, str]:
+        """Longest wait first: a borrower that left for an owner may also be a job of that owner, and would
+        otherwise take the very GPUs it left."""
         state = self._fleet.jobs[name]
         return (state.waiting_since_s, -state.job.gpus, name)
 
-    def _leave_for_owners(self) -> set[str]:
-        """Who has notice and whose GPUs an owner waits for stays chosen, the first to leave first.
+    def _leaving_for_owners(self) -> set[str]:
+        """Jobs on notice whose GPUs an owner waits for stay chosen, the first to leave first.
 
-        Were another chosen at each change of the book, each with a notice of its own, owners might wait long
-        beyond one.
+        If another one were chosen at each change of the book, each with its own notice, owners might wait
+        much longer than one notice.
         """
         wanted = sum(self._fleet.jobs[name].job.gpus for name in self._reserved)
         wanted -= self._fleet.capacity.pools[self._pool].free if wanted else 0
@@ -92,7 +92,7 @@ class Winners:
         return found
 
     def _make_a_node(self, job: Job, later: Draft, won: set[str]) -> Parts | None:
-        """The node that the fewest GPUs of others must leave, if all of them find a place elsewhere."""
+        """The node cleared by moving the fewest GPUs, if all of those jobs find a place elsewhere."""
         if job.within not in ONE_NODE or later.free_in(self._pool) < job.gpus:
             return None
         best: tuple[int, Draft, Parts, list[str]] | None = None
@@ -118,7 +118,7 @@ class Winners:
         return best[2]
 
     def _who_moves(self, node: str, need: int, won: set[str]) -> list[str]:
-        """Winners on the node, smallest first, until there is room; none if there cannot be."""
+        """Winners on the node, smallest first, until there is room; empty if there cannot be."""
         here = [
             (lease.size, lease.job, on_it)
             for lease in self._leases.values()

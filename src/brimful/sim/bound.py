@@ -1,23 +1,23 @@
-"""How good could it have been? Bounds that no schedule can beat, so that a policy's distance is seen.
+"""How good could it have been? Bounds that no schedule can beat, so that a policy's distance is visible.
 
-Gangs are taken apart, restarts cost nothing, the future is known. What stays: each GPU works for one job at a
+Gangs are split up, restarts cost nothing, the future is known. What remains: each GPU works for one job at a
 time, and a job cannot run faster than its whole gang on its best GPUs.
 
 **Prices.** GPU types differ, and jobs differ in how much faster they are on each. Let λ_t be the price of a
 second on a GPU of type t, with Σ λ_t·GPUs_t = all GPUs. Job j then costs at least
-s_j = min_t λ_t·gpus_j·work_j / rate_jt, and the fleet earns Σ λ_t·GPUs_t a second: whatever the prices, no
-schedule pays the s_j faster than one machine of that speed would. The prices that make Σ s_j largest are the
-dual of the fluid LP over jobs and types.
+s_j = min_t λ_t·gpus_j·work_j / rate_jt, and the fleet earns Σ λ_t·GPUs_t a second: at any prices, no schedule
+pays the s_j faster than one machine of that speed would. The prices that make Σ s_j largest are the dual of
+the fluid LP over jobs and types.
 
 **Mean JCT** is at least each of
 
 - the mean of the shortest run times p_j = work_j / best rate;
 - the mean flow time of SRPT on that one machine (optimal there: Schrage 1968);
 - mean(M_j) + mean(p_j) / 2 - mean(submit_j). M_j is the mean busy date on that machine under shortest total
-  work first, whose sum is the least possible (Goemans et al., SIAM J. Discrete Math. 2002); and a job ends
-  at least p_j / 2 after the middle of its work.
+  work first, whose sum is the least possible (Goemans et al., SIAM J. Discrete Math. 2002); and a job ends at
+  least p_j / 2 after the middle of its work.
 
-**Makespan**: what is submitted from any moment on must still be done, and the last job must still run.
+**Makespan**: the work submitted from any moment on must still be done, and the last job must still run.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from brimful.fleet.job import WHOLE_GPU, Job, at_size, sizes_of
 from brimful.fleet.node import Node
 from brimful.sim.world import Arrival
 
-# A price search over many jobs takes a while; a bound from fewer steps is a bound too.
+# A price search over many jobs takes a while; fewer steps still give a bound.
 PRICE_WORK = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Least possible figures in seconds; None where there is no job."""
+    """Least possible figures in seconds; None if there is no job."""
 
     mean_jct_s: float | None
     makespan_s: float | None
@@ -50,7 +50,7 @@ def gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
 
 
 def bound(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> Bound:
-    """For jobs that did run on these nodes; one that can run nowhere bounds nothing."""
+    """For jobs that did run on these nodes; a job that can run nowhere does not count."""
     fleet = gpus_by_type(nodes)
     able = [a for a in arrivals if best_rate(a.job, fleet) > 0]
     if not able:
@@ -66,7 +66,7 @@ def bound(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> Bound:
     mean_run = sum(run_s for _, _, run_s in jobs) / len(jobs)
     sizes = [(at_s, size_s) for at_s, size_s, _ in jobs]
     srpt = sum(_ends(sizes)) / len(jobs) - mean_submit
-    middle = sum(_middles(sizes)) / len(jobs) - mean_submit + mean_run / 2
+    middle = sum(_mean_busy_dates(sizes)) / len(jobs) - mean_submit + mean_run / 2
     return Bound(mean_jct_s=max(mean_run, srpt, middle), makespan_s=_makespan(jobs))
 
 
@@ -90,9 +90,9 @@ def _sizes(job: Job) -> Sequence[Job]:
 
 
 def fleet_prices(arrivals: Sequence[Arrival], fleet: Mapping[str, int]) -> dict[str, float]:
-    """Prices per GPU-second that make the work look as large as it is; they average 1 over the fleet.
+    """Prices per GPU-second that maximise the priced work; they average 1 over the fleet.
 
-    Coordinate ascent on a concave function: multiply one price, norm, keep it if the sum grew.
+    Coordinate ascent on a concave function: multiply one price, normalise, keep it if the sum grew.
     """
     able = [a for a in arrivals if a.job.gpus and best_rate(a.job, fleet) > 0]
     prices = dict.fromkeys(fleet, 1.0)
@@ -140,7 +140,7 @@ def _ends(jobs: Sequence[tuple[float, float]]) -> list[float]:
     return ends
 
 
-def _middles(jobs: Sequence[tuple[float, float]]) -> list[float]:
+def _mean_busy_dates(jobs: Sequence[tuple[float, float]]) -> list[float]:
     """The mean busy date of each job under shortest total size first, with preemption."""
     waiting: list[tuple[float, float, float]] = []  # size, left, integral of busy time so far
     middles: list[float] = []

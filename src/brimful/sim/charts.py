@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing else: charts by plotly, which is packed into it.
+"""The report as one self-contained HTML page: charts by plotly, which is embedded in it.
 
-plotly is an extra (`brimful[report]`) and is imported only when a page is asked for.
+plotly is an extra (`brimful[report]`) and is imported only when a page is requested.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from brimful.sim.document import document
 from brimful.sim.world import Outcome
 from brimful.units import HOUR_S, MICROUSD
 
-POINTS = 400  # of a curve over time; more cannot be told apart on a screen
-# Colours that people with any colour vision can tell apart (Okabe and Ito).
+POINTS = 400  # per curve over time; more cannot be distinguished on a screen
+# Colours that are distinguishable with any colour vision (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 Steps = list[tuple[int, float]]
 
-# Figures of a run that the table shows, `sim.figure_NAME`; what is not here is in --json.
+# Figures of a run in the table, `sim.figure_NAME`; the others are only in --json.
 FIGURES = (
     *("gpus", "seed", "jobs", "finished", "failed", "mean_jct_h", "p50_jct_h", "p95_jct_h", "p99_jct_h"),
     *("mean_delay_h", "p99_delay_h", "delay_share", "mean_first_wait_h", "makespan_h", "mean_slowdown"),
@@ -84,7 +84,7 @@ def allocated(outcome: Outcome) -> list[tuple[float, float]]:
 
 
 def queue(outcome: Outcome) -> list[tuple[float, float]]:
-    """(hour, jobs that wait), each the mean over its slice of the run."""
+    """(hour, waiting jobs), each the mean over its slice of the run."""
     steps = []
     for state in outcome.fleet.jobs.values():
         since = state.ready_s
@@ -134,7 +134,7 @@ def _means(steps: Iterable[tuple[int, float]], outcome: Outcome) -> list[tuple[f
         while last_s < at_s:
             i = min(POINTS - 1, int((last_s - first_s) / width_s))
             if i < POINTS - 1 and first_s + (i + 1) * width_s <= last_s:
-                i += 1  # on the edge of a slice, where the division came out a hair too low
+                i += 1  # on the edge of a slice, where the division came out slightly too low
             until_s = float(at_s) if i == POINTS - 1 else min(float(at_s), first_s + (i + 1) * width_s)
             areas[i] += level * (until_s - last_s)
             last_s = until_s

@@ -1,6 +1,4 @@
-"""A deadline tried on a record of spot capacity: each rule from many starts, beside one who knows the
-future.
-"""
+"""Deadline rules tested on a record of spot capacity: from many starts, beside a clairvoyant one."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ from brimful.scheduler.deadlines.programme import (
 )
 from brimful.units import HOUR_S
 
-LEARN_S = 24 * HOUR_S  # beliefs are renewed once a day of the record
-GRID = 24_000  # steps of work the clairvoyant counts in, at most
+LEARN_S = 24 * HOUR_S  # beliefs are renewed once per day of the record
+GRID = 24_000  # the clairvoyant's work grid, at most
 
 Rule = Callable[[Seen, int], Held]
 
@@ -35,7 +33,7 @@ class Capacity:
 
     tick_s: int
     zones: tuple[str, ...]
-    up: tuple[bytes, ...]  # by zone: 1 where all nodes could be had
+    up: tuple[bytes, ...]  # by zone: 1 where all nodes were available
 
     @property
     def ticks(self) -> int:
@@ -88,7 +86,7 @@ class World:
         ]
 
     def _learn(self, up: bytes, ages: Sequence[int]) -> list[Spells]:
-        """What was known at the start of each day: only looks before it count."""
+        """What was known at the start of each day: only earlier looks count."""
         spells, known = Spells.before(self._prior), []
         for i in range(len(up)):
             if i % self._every == 0:
@@ -155,12 +153,12 @@ class World:
 
 
 def _changes(up: bytes, tick_s: int) -> list[int]:
-    """When it came, went, came, ...; as in `spells_of`."""
+    """When it came up, went down, came up, ...; as in `spells_of`."""
     return [i * tick_s for i in range(len(up)) if bool(up[i]) != bool(i and up[i - 1])]
 
 
 def seen_in(capacity: Capacity) -> Spells:
-    """How the spells of a record of one zone end, and nothing believed besides."""
+    """How the spells in a record of one zone end, without a prior."""
     spells, (up,) = Spells.before(None), capacity.up
     for i, age_s in enumerate(_ages(up, capacity.tick_s)[:-1]):
         spells.watch(is_up=bool(up[i]), age_s=age_s, seconds=capacity.tick_s, ended=up[i + 1] != up[i])
@@ -168,7 +166,7 @@ def seen_in(capacity: Capacity) -> Spells:
 
 
 def _ages(up: bytes, tick_s: int) -> list[int]:
-    """How long it has been as it is, at each look."""
+    """How long it has been in its current state, at each look."""
     ages, age = [], 0
     for i in range(len(up)):
         age = age + tick_s if i and up[i] == up[i - 1] else 0
@@ -177,11 +175,12 @@ def _ages(up: bytes, tick_s: int) -> list[int]:
 
 
 def clairvoyant(capacity: Capacity, task: Task, first: int) -> float:
-    """The least that finishing in time costs, to one who knows when spot comes and goes: exact.
+    """The least cost of finishing in time if all spot changes are known in advance: exact.
 
     A dynamic programme backwards over the stretches between changes, on a grid of work that divides a look
-    and a restart. A start adds the restart to the work that is left, so it may reach over any change. Within
-    a stretch on-demand may begin late (that is how it does only part of it); spot is begun at once or not.
+    and a restart. A start adds the restart to the work that is left, so it may extend over any change. Within
+    a stretch on-demand may begin late (that is how it does only part of it); spot begins at once or not at
+    all.
     """
     import numpy as np
 
@@ -198,7 +197,7 @@ def clairvoyant(capacity: Capacity, task: Task, first: int) -> float:
         length = round(length_s / unit)
 
         def ran(after: Any, price: float, length: int = length) -> Any:  # noqa: ANN401 - an array
-            """All of the stretch, or up to the end of the work."""
+            """The whole stretch, or until the work is done."""
             cost = work * price
             cost[length + 1 :] = np.inf
             if length < size:

@@ -1,4 +1,4 @@
-"""The one HTML document that reports are written into: for a screen, a phone and paper."""
+"""The HTML template of all reports: for a screen, a phone and paper."""
 
 from __future__ import annotations
 

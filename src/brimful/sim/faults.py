@@ -13,15 +13,15 @@ DAY_S = 86400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How often things break. All zero: nothing does."""
+    """How often things break. All zero: never."""
 
     node_losses_per_day: float = 0.0  # per node; its jobs fall back to their last checkpoint
     node_back_s: int = 3600
-    slow_share: float = 0.0  # of nodes that run at `slow_rate`, and nobody has told the scheduler
+    slow_share: float = 0.0  # share of nodes that run at `slow_rate`, unknown to the scheduler
     slow_rate: float = 0.5
     failed_starts: float = 0.0  # share of starts that fail at once
     lost_checkpoints: float = 0.0  # share of stops after which the saved work cannot be read
-    outages_per_day: float = 0.0  # the whole site cannot be reached, while its jobs run on
+    outages_per_day: float = 0.0  # the whole site is unreachable, while its jobs run on
     outage_s: int = 900
 
 

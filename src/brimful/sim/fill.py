@@ -1,8 +1,8 @@
-"""Fill-only rehearsal: how full does a fleet get before what is left fits nobody?
+"""Fill-only rehearsal: how full does a fleet get before what is left fits no task?
 
-As Weng et al. (Beware of Fragmentation, USENIX ATC 2023) measure it: the trace's tasks come in a random
-order, then more drawn from it at random, until the GPUs asked for are `until` times those there are. A task
-that fits anywhere on arrival must be placed; one that does not is gone. Nothing ends and nothing moves.
+As measured by Weng et al. (Beware of Fragmentation, USENIX ATC 2023): the trace's tasks arrive in a random
+order, then more drawn from it at random, until the GPUs asked for are `until` times those available. A task
+that fits anywhere on arrival must be placed; one that does not is dropped. Nothing ends and nothing moves.
 
 Leaves out: time. For that, `brimful.sim.world`.
 """
@@ -22,14 +22,14 @@ from brimful.language import Number, say
 from brimful.scheduler.placing.kernels import PLACERS, Columns, Floats, Ints, Kinds
 
 AT_PERCENT = (50, 80, 100, 130)
-# Nobody counted them, so they never run out.
+# Not counted, so they never run out.
 PLENTY = 2**40
 MAX_TASKS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A trace's tasks as columns: what kind each is, and the memory that no score looks at."""
+    """A trace's tasks as columns: the kind of each, and its memory, which no score considers."""
 
     kinds: Kinds
     kind: Ints
@@ -37,14 +37,14 @@ class Workload:
 
     @property
     def unfit(self) -> int:
-        """Tasks that want GPUs and can use no type there is."""
+        """Tasks that want GPUs but can use none of the types."""
         none = ~self.kinds.allowed.any(axis=1) & (self.kinds.gpus > 0)
         return int(self.kinds.count[none].sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """What one fill came to; the curves are in per cent of the fleet's GPUs, one point a task."""
+    """The result of one fill; the curves are in per cent of the fleet's GPUs, one point per task."""
 
     policy: str
     seed: int
@@ -58,8 +58,8 @@ class Filled:
     def allocation_at(self) -> dict[str, float | None]:
         """Per cent allocated while the demand that has arrived rounds to 50, 80, 100, 130 % of the fleet.
 
-        The mean over that per cent, as the authors' published tables have it; where no task fell into it
-        (a small fleet), the last value before. None: so much was not asked to arrive.
+        The mean over that per cent, as in the authors' published tables; if no task fell into it (a small
+        fleet), the last value before. None: `until` was lower than that.
         """
         return {str(p): self._at(p) if p <= 100 * self.until + 1e-9 else None for p in AT_PERCENT}
 
@@ -82,7 +82,7 @@ def fill(
 ) -> Filled:
     """One fill, start to end. The same seed gives the same tasks to every policy.
 
-    Of nodes with equal scores the first is taken; the seed decides, once, in which order they stand.
+    Of nodes with equal scores the first is taken; the seed decides their order, once.
     """
     chance = np.random.default_rng([seed, 1])
     columns = columns_of([nodes[i] for i in chance.permutation(len(nodes))], gpu_types_of(nodes))
@@ -117,7 +117,7 @@ def fill(
 
 
 def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.random.Generator) -> Ints:
-    """Who comes, in which order: the whole trace shuffled, then drawn from again, or fewer if it is too long.
+    """The order of arrivals: the whole trace shuffled, then drawn from again, or cut short if it is too long.
 
     Source: the authors' workload tuning; a trace that asks for more than `until` loses tasks at random.
     """
@@ -157,7 +157,7 @@ def gpu_types_of(nodes: Sequence[Node]) -> list[str]:
 
 
 def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
-    """The jobs as columns. A job's CPU, GPUs and the types it may and can use make its kind."""
+    """The jobs as columns. A job's CPU, GPUs and the types it may and can use define its kind."""
     index: dict[tuple[int, int, int, tuple[str, ...], tuple[str, ...]], int] = {}
     kind = np.array(
         [
@@ -167,7 +167,7 @@ def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
                     job.gpus,
                     job.gpu_milli if job.gpus else 0,
                     job.gpu_types,
-                    _unable(job, gpu_types),
+                    _unusable_types(job, gpu_types),
                 ),
                 len(index),
             )
@@ -190,8 +190,8 @@ def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
     return Workload(kinds=kinds, kind=kind, memory_mib=memory)
 
 
-def _unable(job: Job, gpu_types: Sequence[str]) -> tuple[str, ...]:
-    """Types that have no rate for the job, or less memory than its share of a card would need."""
+def _unusable_types(job: Job, gpu_types: Sequence[str]) -> tuple[str, ...]:
+    """Types without a rate for the job, or with less memory than its share of a card would need."""
     if not job.gpus or not (job.rates or job.peak_bytes):
         return ()
     rated = {name for name, rate in job.rates if rate > 0} if job.rates else set(gpu_types)

@@ -1,9 +1,9 @@
-"""The fleet to rehearse on, from a word or a file.
+"""The fleet to rehearse on, from a short spec or a file.
 
 2x8                        2 nodes of 8 GPUs
 2x8:h100-sxm-80gb@2.50     of this type, at 2.50 USD per GPU-hour
 2x4:v100+4x4:p100+6x4:k80  several kinds together
-fleet.toml                 a file with one [[nodes]] table a kind
+fleet.toml                 a file with one [[nodes]] table per kind
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KEYS: dict[str, tuple[type, ...]] = {
 
 
 def parse_fleet(text: str) -> list[Node]:
-    """'2x8:h100-sxm-80gb@2.50' -> two nodes of eight; a path that ends in .toml -> what stands there."""
+    """'2x8:h100-sxm-80gb@2.50' -> two nodes of eight; a path that ends in .toml -> the nodes in that file."""
     if text.strip().endswith(".toml"):
         return read_fleet(Path(text.strip()))
     nodes: list[Node] = []
@@ -58,7 +58,7 @@ def parse_fleet(text: str) -> list[Node]:
 
 
 def read_fleet(path: Path) -> list[Node]:
-    """A fleet file: [[nodes]] tables with count, gpus, gpu, usd_per_gpu_hour and what else is known."""
+    """A fleet file: [[nodes]] tables with count, gpus, gpu, usd_per_gpu_hour and optional keys."""
     if not path.is_file():
         raise NotFound(say("sim.no_fleet_file", path=path), hint=HINT)
     try:
@@ -136,14 +136,14 @@ def show_fleet(nodes: Sequence[Node]) -> Sentence | str:
 
 
 def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:
-    """The same mix of nodes with about this many GPUs: the nearest that whole nodes allow, at least one."""
+    """The same mix of nodes with about this many GPUs: as close as whole nodes allow, at least one."""
     kinds = Counter(replace(node, node="", rack="", holes=()) for node in nodes)
     factor = gpus / sum(node.gpus for node in nodes)
     if len(nodes) * factor > MAX_NODES:
         raise BadInput(say("sim.too_many_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)))
     wanted = {kind: count * factor for kind, count in kinds.items()}
     counts = {kind: int(want) for kind, want in wanted.items()}
-    # What is missing goes to the kinds that lost most by rounding down.
+    # The remainder goes to the kinds that lost most by rounding down.
     for kind in sorted(wanted, key=lambda kind: counts[kind] - wanted[kind]):
         have = sum(kind.gpus * count for kind, count in counts.items())
         if have + kind.gpus / 2 <= gpus or not have:

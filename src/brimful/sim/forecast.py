@@ -1,9 +1,9 @@
-"""When a job would start if it were submitted now: today's queue goes on through the production `tick`.
+"""When a job would start if it were submitted now: today's queue runs on through the production `tick`.
 
-How long the jobs ahead of it still take, nobody knows: each try draws their lengths anew from what such jobs
-took before. The tries differ as far as the start is uncertain.
+How long the jobs ahead of it still take is unknown: each try draws their lengths again from similar past
+jobs. The spread of the tries shows how uncertain the start is.
 
-Leaves out: jobs that come later, failures, and nodes that would be bought.
+Leaves out: jobs that arrive later, failures, and nodes that would be bought.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from brimful.sim.past import PastReader, PastRun
 from brimful.units import DAY_S
 
 TRIES = 5
-AHEAD_S = 3 * DAY_S  # and as long again: a run goes on for as long as its past was
+AHEAD_S = 3 * DAY_S  # and as long again: a run continues for as long as its past was
 PROBE = "job-0"  # numbers begin at 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What one try showed. None: it had not started when the try ended at `until_s`."""
+    """The result of one try. None: it had not started when the try ended at `until_s`."""
 
     until_s: int
     at_s: int | None
@@ -43,9 +43,9 @@ def starts_of(
     market: Market | None = None,
     is_spent: Callable[[], bool] = lambda: False,
 ) -> list[Start]:
-    """One for each try, of which there is at least one; `is_spent` ends the one under way and the rest.
+    """One per try, at least one; `is_spent` ends the current try and skips the rest.
 
-    Costs, with 1,000 jobs that run and 1,000 that wait: 0.7 s of CPU for each try.
+    Cost, with 1,000 running and 1,000 waiting jobs: 0.7 s of CPU per try.
     """
     probe = replace(job, job=PROBE)
     present = reader.present(now_s, AHEAD_S)
@@ -56,7 +56,7 @@ def starts_of(
         run = PastRun(past, rules, market)
         while (start := _start(run)) is None and run.step():
             if is_spent() and _start(run) is None:
-                # Cut off: how far it came is worth something only where nothing else is known.
+                # Cut off: how far it got is useful only if nothing else is known.
                 return found or [Start(until_s=run.now_s, at_s=None)]
         found.append(start or Start(until_s=run.now_s, at_s=None))
     return found

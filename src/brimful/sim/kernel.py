@@ -1,4 +1,4 @@
-"""The event heap: the smallest core a deterministic simulation can stand on."""
+"""The event heap: the smallest core of a deterministic simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ What = TypeVar("What")
 
 
 class Kernel(Generic[What]):
-    """Things due at a time. The serial number makes equal times come out in the order they went in."""
+    """Things due at a time. The serial number returns equal times in insertion order."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, What]] = []
@@ -21,7 +21,7 @@ class Kernel(Generic[What]):
         self._serial += 1
 
     def forget(self, what: What) -> None:
-        """It will not happen after all: what was due by then is no reason to look."""
+        """Cancel it: it is no longer a reason to look."""
         self._gone.add(what)
 
     def next_s(self) -> int | None:
@@ -32,7 +32,7 @@ class Kernel(Generic[What]):
         return heap[0][0] if heap else None
 
     def due(self, now_s: int) -> list[What]:
-        """Everything due now, taken out."""
+        """Remove and return everything due now."""
         heap, gone = self._heap, self._gone
         found: list[What] = []
         while heap and heap[0][0] == now_s:

@@ -1,11 +1,10 @@
 """A server's own log as a trace: from the state it really had, under any policy, through the same `tick`.
 
 What people did is taken from the log: they submit, cancel, hold and change jobs; nodes come and go. What the
-scheduler did is left out, and decided anew. The length of a job that is over is known. One that is not over
-is longer than what it has had: it gets the length of another job, drawn from those of its tenant, name and
-size that are longer than that.
+scheduler did is left out and decided again. The length of a job that is over is known. A job that is not over
+is longer than its work so far: its length is drawn from the longer jobs of the same tenant, name and size.
 
-Leaves out: failures that only one placement would have had, silent sites, and nodes that were bought.
+Leaves out: failures specific to one placement, silent sites, and nodes that were bought.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from brimful.sim.kernel import Kernel
 from brimful.sim.world import Due, MemoryStore, TimedEngine, gc_paused
 from brimful.units import DAY_S
 
-KEEP = 5_000  # jobs that are over and stay in memory, as on a server
-NEWEST = 100  # lengths of each kind of job to draw from
-STRETCHES = 8  # that a past is divided into: their differences show how far its result is chance
-SHORTEST_S = 600.0  # the length of a job of which nothing is known
-# What people do. Everything else follows from it, by the scheduler or by the world.
+KEEP = 5_000  # ended jobs that stay in memory, as on a server
+NEWEST = 100  # lengths per kind of job to draw from
+STRETCHES = 8  # parts a past is divided into: their differences show how much of its result is chance
+SHORTEST_S = 600.0  # the length of a job about which nothing is known
+# What people do. Everything else is caused by the scheduler or the world.
 ASKED = (
     *(happened.JobSubmitted, happened.ArraySubmitted, happened.CancelRequested, happened.JobHeld),
     *(happened.JobReleased, happened.MoveRequested, happened.BidChanged, happened.TermsChanged),
@@ -52,7 +51,7 @@ ASKED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What happened from `start_s` on until `end_s`, and the state it began from."""
+    """What happened from `start_s` to `end_s`, and the state it began from."""
 
     start_s: int
     end_s: int
@@ -72,25 +71,25 @@ class Figures:
     mean_delay_s: float | None
     deadlines: int
     deadlines_kept: int
-    fill: float | None  # held GPU-seconds / GPU-seconds there were, until the past's end
+    fill: float | None  # held GPU-seconds / available GPU-seconds, until the past's end
     preemptions: int
     # Job-seconds by stretch of the past: JCT of the jobs submitted in it, and in the first also the delay of
-    # those that were there before.
+    # earlier jobs.
     costs_s: tuple[int, ...]
 
 
 class PastReader:
-    """Folds a log, and keeps the state as it was at each moment that somebody expects to begin from."""
+    """Folds a log, and keeps the state at each moment from which a past is expected to begin."""
 
     def __init__(self) -> None:
         self.fleet = Fleet(keep=KEEP)
         self._lengths = _Lengths()
         self._expected: list[int] = []
-        self._states: dict[int, tuple[bytes, int]] = {}  # and how much had been asked for by then
+        self._states: dict[int, tuple[bytes, int]] = {}  # and how many requests there had been by then
         self._asked: list[Event] = []
 
     def expect(self, start_s: int) -> None:
-        """A past will begin here. To be said in order, and before anything later is read."""
+        """A past will begin here. Call in order, and before anything later is read."""
         self._expected.append(start_s)
 
     def read(self, events: Iterable[Event]) -> None:
@@ -111,7 +110,7 @@ class PastReader:
         self._states[start_s] = (pickle.dumps(self.fleet, protocol=5), len(self._asked))
 
     def past(self, start_s: int, end_s: int) -> Past:
-        """From there on until then; nobody can begin there again."""
+        """The past between these times; its start state is then dropped."""
         while self._expected and self._expected[0] <= start_s:  # nothing has happened since
             self._keep(self._expected.pop(0))
         state, first = self._states.pop(start_s)
@@ -124,17 +123,17 @@ class PastReader:
         )
 
     def present(self, now_s: int, ahead_s: int) -> Past:
-        """What comes after the log ends, as far as people do nothing more."""
+        """What comes after the log ends, if people do nothing more."""
         fleet = pickle.dumps(self.fleet, protocol=5)
         return Past(start_s=now_s, end_s=now_s + ahead_s, fleet=fleet, asked=(), work_s={})
 
     def lengths(self, now_s: int, *, seed: int = 0) -> dict[str, float]:
-        """Useful work of every job; of those that are not over, drawn."""
+        """Useful work of every job; drawn for jobs that are not over."""
         return self._lengths.all(self.fleet, now_s=now_s, seed=seed)
 
 
 class _Lengths:
-    """Useful work of jobs: what is known, and what those have had that are not done."""
+    """Useful work of jobs: known lengths, and the work so far of jobs that are not done."""
 
     def __init__(self) -> None:
         self._done: defaultdict[str, float] = defaultdict(float)
@@ -165,12 +164,12 @@ class _Lengths:
 
 
 def _kinds(job: Job) -> tuple[Hashable, Hashable]:
-    """The closer one first. Not by prediction: that is what may have become worthless."""
+    """The closer kind first. Not by prediction: that is what may have become worthless."""
     return (job.tenant, job.name, job.gpus), job.gpus
 
 
 def _work_of(event: happened.LeaseEnded, lease: Lease, job: Job) -> float:
-    """What a lease did that need not be done again; one that failed would take as long again."""
+    """Work of a lease that need not be repeated; a failed one would take as long again."""
     worked_s = max(0, lease.billed_s(event.at_s) - lease.setup_s)
     if not (lease.was_stopped or event.cause in NOT_ITS_FAULT):
         return worked_s * lease.speed
@@ -183,7 +182,7 @@ def _work_of(event: happened.LeaseEnded, lease: Lease, job: Job) -> float:
 
 
 def _drawn(job: Job, had_s: float, lengths: Mapping[Hashable, Sequence[float]], seed: int) -> float:
-    """The length of a job that is longer than what it has had; the same one whenever it is asked for."""
+    """The length of a job that is longer than its work so far; repeatable."""
     for kind in _kinds(job):
         known = lengths.get(kind, ())
         first = bisect_right(known, had_s)
@@ -195,7 +194,7 @@ def _drawn(job: Job, had_s: float, lengths: Mapping[Hashable, Sequence[float]], 
 
 
 def rehearse_past(past: Past, rules: Rules, *, market: Market | None = None) -> Figures:
-    """Run a past under these rules, and then without new jobs until all are over or a day has gone by."""
+    """Run a past under these rules, then without new jobs until all are over or a day has passed."""
     run = PastRun(past, rules, market)
     with gc_paused():
         run.go()
@@ -203,7 +202,7 @@ def rehearse_past(past: Past, rules: Rules, *, market: Market | None = None) -> 
 
 
 def rehearse_all(past: Past, policies: Sequence[str], *, market: Market | None = None) -> PolicyRehearsed:
-    """The same past under each of these policies, as the event that says so."""
+    """The same past under each of these policies, as the event to log."""
     found = {text: rehearse_past(past, read_policy(text).rules, market=market) for text in policies}
     first = next(iter(found.values()))
     return PolicyRehearsed(
@@ -217,11 +216,11 @@ def rehearse_all(past: Past, policies: Sequence[str], *, market: Market | None =
 
 
 def resized(past: Past, nodes: int) -> Past:
-    """The same past with so many nodes more, like those there were, or fewer: nothing starts on these.
+    """The same past with this many nodes more (copies), or fewer (nothing starts on them).
 
-    Those that joined later count too; one that is like them joins with them.
+    Nodes that joined later count too; their copies join when they do.
     """
-    fleet: Fleet = pickle.loads(past.fleet)  # noqa: S301 - our own, of a moment ago
+    fleet: Fleet = pickle.loads(past.fleet)  # noqa: S301 - our own, from a moment ago
     since = dict.fromkeys(fleet.nodes, past.start_s)
     there = dict(fleet.nodes)
     for event in past.asked:
@@ -237,12 +236,12 @@ def resized(past: Past, nodes: int) -> Past:
         name = names[i % len(names)]
         more = replace(there[name], node=f"{name}-more-{i}")
         changed.append(happened.NodeJoined.of(more, at_s=since[name]))
-    # By time, so that nobody waits for a node that joins later; what was asked for keeps its order.
+    # By time, so that no job waits for a node that joins later; requests keep their order.
     return replace(past, asked=_merged(changed, past.asked))
 
 
 def _merged(changed: Sequence[Event], asked: Sequence[Event]) -> list[Event]:
-    """Each change before the first event that is later than it."""
+    """Each change before the first later event."""
     merged, rest = list[Event](), sorted(changed, key=lambda event: event.at_s)
     for event in asked:
         while rest and rest[0].at_s < event.at_s:
@@ -268,14 +267,14 @@ def _whole(value: float | None, times: int = 1) -> int:
 
 
 class PastRun:
-    """A rehearsal under way."""
+    """A rehearsal in progress."""
 
     def __init__(self, past: Past, rules: Rules, market: Market | None) -> None:
         self.past, self.rules = past, rules
-        # Whoever waits for ever under one policy is counted up to the same moment under all of them.
+        # A job that waits forever under one policy is counted up to the same moment under all of them.
         self.until_s = past.end_s + max(DAY_S, past.end_s - past.start_s)
-        self.fleet: Fleet = pickle.loads(past.fleet)  # noqa: S301 - our own, of a moment ago
-        self.fleet.adoption = Adoption()  # here it is `rules` that decide
+        self.fleet: Fleet = pickle.loads(past.fleet)  # noqa: S301 - our own, from a moment ago
+        self.fleet.adoption = Adoption()  # here `rules` decide
         self.kernel: Kernel[Due] = Kernel()
         self.store = MemoryStore(begins=self.fleet.seq)
         self.now_s = past.start_s
@@ -325,7 +324,7 @@ class PastRun:
             self._measure_fill()
 
     def step(self) -> bool:
-        """Go on to the next moment at which something happens; False: there is none, or all are over."""
+        """Advance to the next moment when something happens; False: there is none, or all jobs are over."""
         now_s = self._next_s()
         if now_s is None or now_s >= self.until_s:
             return False
@@ -361,7 +360,7 @@ class PastRun:
                 any(engine.finish(what) for engine in self.engines.values())
 
     def _do(self, event: Event) -> None:
-        """As it was asked for; of a job that is over by now there is nothing to ask."""
+        """Carry out a request; requests for a job that is already over are ignored."""
         catch_up(self.fleet, self.ports)
         match event:
             case happened.NodeJoined():
@@ -387,7 +386,7 @@ class PastRun:
                 self.store.log.append(event)
 
     def _stopped_by(self, event: Event, state: JobState) -> list[Event]:
-        """Who is put on hold while it runs is stopped."""
+        """A running job that is put on hold is stopped."""
         lease = state.open_lease
         if not isinstance(event, happened.JobHeld) or lease is None or lease.phase == "ending":
             return []

@@ -1,7 +1,7 @@
 """The rehearsal provider: recorded capacity and prices sell nodes; jobs run on them through the real `tick`.
 
-A zone has spot while its record says that an instance could be had, and takes every spot node back when it
-does not. On-demand is always there. Nodes are as large as was asked for: a record says nothing about sizes.
+A zone has spot while its record says that an instance was available, and evicts every spot node when it was
+not. On-demand is always available. Nodes are as large as requested: a record says nothing about sizes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from brimful.specs.offer import Offer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zone:
-    """One zone of a provider as it was recorded, from second 0 on."""
+    """One recorded zone of a provider, from second 0 on."""
 
     provider: str
     region: str
     zone: str
     gpu: str
     on_demand_microusd: int  # per GPU-hour
-    spot: tuple[tuple[int, int], ...]  # from when on, and micro-dollars per GPU-hour
+    spot: tuple[tuple[int, int], ...]  # (from when, micro-dollars per GPU-hour)
     tick_s: int
-    up: bytes  # look by look: 1 where spot could be had
+    up: bytes  # look by look: 1 where spot was available
     sizes: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     lead_s: int = 0
     least_s: int = 0
@@ -76,7 +76,7 @@ class Zone:
 
 
 class RehearsalProvider:
-    """Makes a node when its record has one, and takes it back when it has none."""
+    """Makes a node if its record has one, and evicts it when it has none."""
 
     sites: Sequence[str] = ()
 
@@ -98,14 +98,14 @@ class RehearsalProvider:
                 kernel.at(at_s, None)
 
     def sell(self, sizes: Sequence[int]) -> None:
-        """Sizes that somebody asks for; what nobody wants is not listed."""
+        """Sizes that jobs ask for; other sizes are not listed."""
         for site, zone in self._zones.items():
             self._sizes[site].update(size for size in sizes if size in zone.sizes)
         self._listed = None
         self._list()
 
     def happen(self, now_s: int) -> None:
-        """Records move on: nodes get ready, zones come and go, prices change."""
+        """Advance the records: nodes get ready, zones come and go, prices change."""
         self.now_s = now_s
         for node, (order, ready_s) in list(self._made.items()):
             zone = self._zones[order.site]
@@ -154,7 +154,7 @@ class RehearsalProvider:
         for node in nodes:
             if node in self._made:
                 self._end(node, evicted=False)
-                self._kernel.at(self.now_s, None)  # so that somebody looks
+                self._kernel.at(self.now_s, None)  # so that a tick happens
         return {}
 
     def _end(self, node: str, *, evicted: bool) -> None:
@@ -167,7 +167,7 @@ class RehearsalProvider:
             engine.forget(node)
 
     def forget(self, fleet: Fleet) -> None:
-        """What the log knows to be gone is not told again."""
+        """Stop reporting what the log knows to be gone."""
         self._gone = {node: made for node, made in self._gone.items() if node in fleet.cloud.machines}
 
 
@@ -187,7 +187,7 @@ def _as_node(order: NodeOrdered) -> Node:
 class CloudOutcome:
     fleet: Fleet
     log: list[Event]
-    machines: list[Machine]  # every one there ever was
+    machines: list[Machine]  # all of them, ever
     end_s: int
     egress_microusd: int  # for checkpoints carried from one lease to the next
 
@@ -204,7 +204,7 @@ class CloudOutcome:
         return sum(state.phase != "finished" for state in self.fleet.jobs.values())
 
     def late(self, deadlines: Mapping[str, int]) -> int:
-        """Jobs that were not done by then."""
+        """Jobs that were not done by their deadline."""
         jobs = self.fleet.jobs
         return sum(
             jobs[name].phase != "finished" or (jobs[name].ended_s or 0) > due_s
@@ -213,7 +213,7 @@ class CloudOutcome:
 
 
 class _Replay:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(self, arrivals: Sequence[Arrival], zones: Sequence[Zone], buying: Buying) -> None:
         self.kernel: Kernel[Due] = Kernel()
@@ -259,7 +259,7 @@ class _Replay:
         return not self.to_come and self.fleet.is_idle() and not self.fleet.cloud.machines
 
     def egress(self, state: JobState) -> int:
-        """What carrying its checkpoints from one lease to the next came to."""
+        """The cost of carrying its checkpoints from one lease to the next."""
         owed = 0
         for before, after in zip(state.leases, state.leases[1:], strict=False):
             source, to = self.by_site[before.site], self.by_site[after.site].offer(1, 0, is_spot=True)
@@ -279,7 +279,7 @@ def rehearse_buying(
 ) -> CloudOutcome:
     """Run the jobs to their end on what can be bought, through the production `tick`.
 
-    What happens before the first one arrives is only watched: there is something to learn from then.
+    The record before the first arrival is only watched, to learn from.
     """
     run, now_s = _Replay(arrivals, zones, buying), 0
     with gc_paused():

@@ -18,13 +18,13 @@ from brimful.units import HOUR_S, MICROUSD
 if TYPE_CHECKING:
     from brimful.sim.fill import Filled
 
-# Gangs by size: name, and most GPUs.
+# Gangs by size: name, and maximum GPUs.
 SIZE_CLASSES = {"1": 1, "2-4": 4, "5-8": 8, "9-64": 64, "65+": 10**9}
-# A mean over all hides what a class is for: urgent jobs are faster at the cost of background ones.
+# An overall mean hides what a class is for: urgent jobs are faster at the cost of background ones.
 CLASSES = sorted(PRIORITIES, key=PRIORITIES.__getitem__)
-# A slowdown is measured against at least this: a wait of a minute is no harm to a job of a second.
+# A slowdown is measured against at least this: waiting a minute does not hurt a job of a second.
 SHORT_S = 600.0
-# What only a run in time can tell: None in a fill.
+# Figures that need a run in time: None in a fill.
 TIMED = (
     "finished",
     "mean_jct_h",
@@ -55,7 +55,7 @@ def report(
     seed: int,
     cpu_s: float,
 ) -> dict[str, Any]:
-    """One run of the `runs` list in `brimful simulate --json`. None: there was nothing to measure."""
+    """One run of the `runs` list in `brimful simulate --json`. None: nothing to measure."""
     m = measure(outcome.fleet, now_s=outcome.end_s)
     states = list(outcome.fleet.jobs.values())
     leases = list(outcome.fleet.leases.values())
@@ -100,7 +100,7 @@ def report(
 
 
 def fill_report(filled: Filled, *, cpu_s: float) -> dict[str, Any]:
-    """One run of `brimful simulate --fill`: nothing ends in it, so there are no times to tell."""
+    """One run of `brimful simulate --fill`: nothing ends in it, so it has no times."""
     return {
         **dict.fromkeys(TIMED),
         "policy": filled.policy,
@@ -114,7 +114,7 @@ def fill_report(filled: Filled, *, cpu_s: float) -> dict[str, Any]:
 
 
 def _jcts(states: Iterable[JobState]) -> dict[str, int]:
-    """Finish - submit by job, of those that finished."""
+    """Finish - submit by job, for finished jobs."""
     return {
         s.job.job: s.ended_s - s.ready_s for s in states if s.phase == "finished" and s.ended_s is not None
     }
@@ -147,7 +147,7 @@ def _some(states: Sequence[JobState], *, now_s: int) -> dict[str, Any]:
 
 
 def _leased_gpu_s(outcome: Outcome) -> float:
-    """GPU time on the bills, over all nodes of a gang; a share of a GPU counts as that share."""
+    """GPU time billed, over all nodes of a gang; a share of a GPU counts as that share."""
     return sum(lease.gpu_milli_s(outcome.end_s) / WHOLE_GPU for lease in outcome.fleet.leases.values())
 
 
@@ -165,10 +165,10 @@ def _lost_gpu_s(lease: Lease, now_s: int) -> float:
 def _useful_share(
     states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: Sequence[Node], end_s: int
 ) -> float | None:
-    """Work that was kept, of the most the fleet could have done, both in GPU-seconds at the fleet's prices.
+    """Kept work, relative to the most the fleet could have done, both in GPU-seconds at the fleet's prices.
 
-    The prices (sim/bound.py) make a second on each GPU type count for what the best mix of this very work
-    gets out of it, so a job on a GPU that does not suit it shows, and no schedule comes above 1.
+    The prices (sim/bound.py) make a second on each GPU type count for what the best mix of this same work
+    gets out of it, so a job on a GPU that does not suit it shows, and no schedule exceeds 1.
     """
     span_s = end_s - min((state.submitted_s for state in states), default=end_s)
     fleet = gpus_by_type(nodes)
@@ -202,8 +202,8 @@ def _rhos(states: Sequence[JobState], alone: Mapping[str, float], nodes: Sequenc
     """Finish-time fairness: JCT over that on a private 1/N of the fleet (Themis, NSDI 2020).
 
     N is the mean number of jobs in the system during the job's life. On 1/N of the fleet a gang that is too
-    wide for its share takes as much longer as it is too wide. Jobs shorter than ten minutes are left out:
-    a ratio of seconds tells nothing.
+    wide for its share takes longer by the same factor. Jobs shorter than ten minutes are left out: a ratio of
+    seconds says nothing.
     """
     gpus = sum(gpus_by_type(nodes).values())
     crowd, jcts = _Crowd(states), _jcts(states)
@@ -236,7 +236,7 @@ class _Crowd:
             last = at_s
 
     def mean(self, from_s: int, to_s: int) -> float:
-        """Both are moments at which somebody came or went."""
+        """Both are moments at which a job came or went."""
         return (self._area[to_s] - self._area[from_s]) / (to_s - from_s) if to_s > from_s else 1.0
 
 
@@ -252,7 +252,7 @@ def _cost_usd(outcome: Outcome) -> float | None:
 
 
 def _market_price_usd(leases: Iterable[Lease], now_s: int) -> float | None:
-    """What a GPU-hour in market pools cost on the average; None where nothing was leased in one."""
+    """The average cost of a GPU-hour in market pools; None if nothing was leased in one."""
     sold = [lease for lease in leases if lease.line is not None or lease.final_owed is not None]
     price = _ratio(sum(lease.owed(now_s) for lease in sold), sum(lease.gpu_milli_s(now_s) for lease in sold))
     return None if price is None else price / MICROUSD
@@ -265,7 +265,7 @@ def _bound(
     mean_jct_s: float | None,
     makespan_s: float | None,
 ) -> dict[str, float | None]:
-    """The least possible for the jobs that finished, and how many times that it took."""
+    """The least possible for the jobs that finished, and the actual result as a multiple of it."""
     jobs = outcome.fleet.jobs
     finished = [a for a in arrivals if jobs[a.job.job].phase == "finished"]
     least = bound(finished, nodes)

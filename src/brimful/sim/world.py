@@ -27,21 +27,21 @@ from brimful.sim.faults import Dice, Faults, Mishap, NodeFails, NodeReturns, Sit
 from brimful.sim.kernel import Kernel
 
 SITE = "sim"
-NEARLY = 1e-6  # of a second: sums of fractions do not add a second to a run
+NEARLY = 1e-6  # of a second: rounding errors in sums must not add a second to a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A job as the trace tells it: how much work it is, is known to the world, not to the scheduler."""
+    """A job of the trace. Its true amount of work is known to the world, not to the scheduler."""
 
     at_s: int
     job: Job
     work_s: float  # useful seconds of the whole gang at rate 1.0
-    first_s: int = 0  # what its first start takes before it works; later ones take `checkpoint_cost_s`
+    first_s: int = 0  # setup of its first start; later ones take `checkpoint_cost_s`
 
 
 class MemoryStore:
-    """The log in memory; `begins`: how many events came before it."""
+    """The log in memory; `begins`: the number of earlier events."""
 
     def __init__(self, begins: int = 0) -> None:
         self.log: list[Event] = []
@@ -60,7 +60,7 @@ class MemoryStore:
 
 @dataclass(slots=True)
 class _Run:
-    """A lease that works: when it began to, how fast, and what it must have done to be finished."""
+    """A running lease: when it began to work, how fast, and how much work completes it."""
 
     job: Job
     nodes: tuple[str, ...]
@@ -84,7 +84,7 @@ Due = Mishap | str | None  # a lease's end is its name; None: look again
 class TimedEngine:
     """Runs nothing: a lease ends when its job's work is done at the speed of its GPUs.
 
-    What a stop leaves of a lease's work is what its last checkpoint holds, see `Job.checkpoint_interval_s`.
+    A stop leaves of a lease's work what its last checkpoint holds, see `Job.checkpoint_interval_s`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TimedEngine:
         kept: dict[str, float] | None = None,
         first_s: Mapping[str, int] | None = None,
     ) -> None:
-        """`kept`: work in each job's checkpoint, where engines of several sites share them."""
+        """`kept`: work in each job's checkpoint, if engines of several sites share them."""
         self._first_s = first_s or {}
         self.site = site
         self.now_s = 0
@@ -110,7 +110,8 @@ class TimedEngine:
         self._dice = dice
         self._kept: dict[str, float] = {} if kept is None else kept  # job -> work in its checkpoint
         self._running: dict[str, _Run] = {}
-        self._sharing: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # leases of jobs that may, by GPU
+        # Leases of jobs that may share, by GPU.
+        self._sharing: dict[tuple[str, tuple[int, ...]], list[str]] = {}
         self._news: dict[str, Observation] = {}
 
     def nodes(self) -> Sequence[Node]:
@@ -125,14 +126,14 @@ class TimedEngine:
             if lease in self._running or lease in self._news:
                 continue
             if self._dice is not None and self._dice.start_fails():
-                self._kernel.at(self.now_s + 1, None)  # so that somebody looks
+                self._kernel.at(self.now_s + 1, None)  # so that a tick happens
                 failed[lease] = CannotStart(say("sim.could_not_start", node=each.parts[0][0], lease=lease))
             else:
                 self._begin(lease, each.job, each.parts)
         return failed
 
     def go_on(self, lease: str, job: Job, parts: Parts, *, started_s: int) -> None:
-        """It runs since before anybody rehearsed. `_kept` has what its job did in earlier leases."""
+        """It has been running since before the rehearsal. `_kept` has its job's work of earlier leases."""
         self._begin(lease, job, parts, started_s)
         del self._news[lease]
 
@@ -151,7 +152,7 @@ class TimedEngine:
             self._sharing.setdefault(run.at, []).append(lease)
             self._change_pace(run.at)
         if job.max_run_s is not None or job.budget_microusd is not None:
-            self._kernel.at(self.now_s, None)  # so that somebody looks: from here on a limit counts
+            self._kernel.at(self.now_s, None)  # so that a tick happens: from here on a limit counts
 
     def _expect_end(self, lease: str, run: _Run) -> None:
         since_s = max(run.works_from_s, run.before[-1][0]) if run.before else run.works_from_s
@@ -160,7 +161,7 @@ class TimedEngine:
         self._kernel.at(run.ends_s, lease)
 
     def _change_pace(self, at: tuple[str, tuple[int, ...]]) -> None:
-        """Those on this GPU are as fast as their pair was measured to be, or as they are alone."""
+        """Leases on this GPU run at the speed measured for the pair, or at their speed alone."""
         here = [(lease, self._running[lease]) for lease in self._sharing[at]]
         for lease, run in here:
             gpu, speed = self._all[at[0]].gpu, run.alone
@@ -171,19 +172,19 @@ class TimedEngine:
                 run.speed = speed
                 self._expect_end(lease, run)
 
-    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:  # noqa: ARG002 - it obeys at once
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:  # noqa: ARG002 - it stops at once
         for lease in leases:
             if lease in self._running:
                 saved = self._saved_s(self._running[lease], is_asked=True)
                 self._end(lease, exit_code=None, saved=saved, cause="stopped_by_us")
                 self._kernel.forget(lease)
-                self._kernel.at(self.now_s, None)  # so that somebody looks
+                self._kernel.at(self.now_s, None)  # so that a tick happens
         return {}
 
     def finish(self, lease: str) -> bool:
         """Its time has come, unless its node was lost before."""
         run = self._running.get(lease)
-        if run is None or run.ends_s > self.now_s:  # it came to share its GPU, and takes longer
+        if run is None or run.ends_s > self.now_s:  # it now shares its GPU, and takes longer
             return False
         saved = self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0)
         self._end(lease, exit_code=0, saved=saved, cause="finished")
@@ -196,7 +197,7 @@ class TimedEngine:
         return news
 
     def fail(self, name: str) -> bool:
-        """A node goes down, and with it every gang that has a worker there. False: it was down already."""
+        """A node goes down, and with it every gang that has a worker there. False: it was already down."""
         if all(node.node != name for node in self._nodes):
             return False
         self._nodes = [node for node in self._nodes if node.node != name]
@@ -207,7 +208,7 @@ class TimedEngine:
         return True
 
     def add(self, node: Node) -> None:
-        """A node that was not there before, or is described anew."""
+        """Add a node, or replace its description."""
         self._all[node.node] = node
         self._nodes = [*(each for each in self._nodes if each.node != node.node), node]
 
@@ -220,7 +221,7 @@ class TimedEngine:
             self._nodes = [*self._nodes, self._all[name]]
 
     def _saved_s(self, run: _Run, *, is_asked: bool) -> float:
-        """Useful work of this lease that is in a checkpoint. One asked to stop may save first, if it can."""
+        """Useful work of this lease in a checkpoint. One that is asked to stop may save first, if it can."""
         worked_s = max(0, self.now_s - run.works_from_s)
         every_s = run.job.checkpoint_interval_s
         if every_s is None or (every_s == 0 and not is_asked):
@@ -259,7 +260,7 @@ class Outcome:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The bills, made out when somebody asks: on a fleet without prices nobody does."""
+        """The bills, built on request: on a fleet without prices they are not needed."""
         ledger = Ledger()
         for event in self.log:
             ledger.apply(event)
@@ -278,9 +279,9 @@ def rehearse(
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     watch: Callable[[Fleet], None] | None = None,
 ) -> Outcome:
-    """Run the trace to its end through the production `tick`. `watch` is shown the fleet after every tick.
+    """Run the trace to its end through the production `tick`. `watch` gets the fleet after every tick.
 
-    `before` is in the log when it begins: budgets that were set.
+    `before` is in the log from the start: budgets that were set.
     """
     run = _Rehearsal(arrivals, nodes, faults, seed=seed, market=market)
     run.store.log.extend(before)
@@ -298,9 +299,9 @@ def rehearse(
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Spare the search for garbage cycles: a run makes millions of objects and no cycles among them.
+    """Pause the cyclic garbage collector: a run makes millions of objects and no cycles among them.
 
-    Looking for some takes a fifth of the time, and seconds at once on a long run.
+    Searching for cycles takes a fifth of the time, and seconds at once on a long run.
     """
     was = gc.isenabled()
     gc.disable()
@@ -312,7 +313,7 @@ def gc_paused() -> Iterator[None]:
 
 
 class _Rehearsal:
-    """A run under way: the ports, what is still to come, and when to look again."""
+    """A run in progress: the ports, what is still to come, and when to look again."""
 
     def __init__(
         self,
@@ -341,8 +342,8 @@ class _Rehearsal:
         self._ended = self._down = 0
         self._wake_s = self._idle_seq = -1
         if self.dice is not None and arrivals:
-            self._roll(self.dice.next_loss(arrivals[0].at_s))
-            self._roll(self.dice.next_outage(arrivals[0].at_s))
+            self._schedule_mishap(self.dice.next_loss(arrivals[0].at_s))
+            self._schedule_mishap(self.dice.next_outage(arrivals[0].at_s))
 
     def next_s(self) -> int | None:
         """The next moment at which anything is due."""
@@ -371,10 +372,10 @@ class _Rehearsal:
                     self._ended += 1
                     progress(self._ended, len(arrivals))
             elif what is not None:
-                self._befall(what)
+                self._apply_mishap(what)
 
     def is_over(self, plan: Plan) -> bool:
-        """Whether nothing can happen any more but mishaps; if not, see to it that somebody looks in time."""
+        """Whether only mishaps can still happen; if not, schedule the next look."""
         self.plan = plan
         now_s, again_s = self.engine.now_s, plan.look_again_s
         if again_s is not None and (self._wake_s <= now_s or again_s < self._wake_s):
@@ -383,23 +384,23 @@ class _Rehearsal:
         if self._arrived < len(self._arrivals) or self.fleet.open_leases or plan.starts or self._down:
             return False
         if now_s < self.engine.silent_until_s:
-            return False  # whoever waits for the site to answer does not wait for ever
+            return False  # a job that waits for the site to answer does not wait forever
         if len(self.fleet.waiting) and self._idle_seq != self.fleet.seq:
             # Nothing moves, and a job waits: look once more, later, as a live loop does every second.
             self._idle_seq = self.fleet.seq
             self.kernel.at(now_s + IDLE_LOOK_S, None)
             return False
-        # A job that waits on an idle fleet waits for a quiet hour, for spot while its deadline is far, or for
-        # ever.
+        # A job that waits on an idle fleet waits for a quiet hour, for spot while its deadline is far, or
+        # forever.
         looks = again_s is not None and self.fleet.spot and self.fleet.due
         return not looks and not any(state.job.deferrable for state in self.fleet.waiting.values())
 
-    def _roll(self, drawn: tuple[int, Mishap] | None) -> None:
+    def _schedule_mishap(self, drawn: tuple[int, Mishap] | None) -> None:
         if drawn is not None:
             self.kernel.at(*drawn)
 
-    def _befall(self, what: Mishap) -> None:
-        """Let it happen, and draw when it happens again."""
+    def _apply_mishap(self, what: Mishap) -> None:
+        """Let it happen, and draw when it happens next."""
         assert self.dice is not None
         now_s = self.engine.now_s
         match what:
@@ -407,11 +408,11 @@ class _Rehearsal:
                 if self.engine.fail(name):
                     self._down += 1
                     self.kernel.at(now_s + self.dice.faults.node_back_s, NodeReturns(name))
-                self._roll(self.dice.next_loss(now_s))
+                self._schedule_mishap(self.dice.next_loss(now_s))
             case NodeReturns(node=name):
                 self.engine.back(name)
                 self._down -= 1
             case SiteSilent(until_s=until_s):
                 self.engine.silent_until_s = until_s
                 self.kernel.at(until_s, None)
-                self._roll(self.dice.next_outage(until_s))
+                self._schedule_mishap(self.dice.next_outage(until_s))

@@ -1,1 +1,1 @@
-"""Facts: frozen nouns the other rooms speak in, and the table of GPUs."""
+"""Facts: the frozen dataclasses that all other packages use, and the table of GPUs."""

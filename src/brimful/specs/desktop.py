@@ -1,7 +1,7 @@
-"""What other programs hold of a card: as given, or a desktop's share where a card usually drives a screen.
+"""What other programs hold of a card: as given, or a desktop's share if the card usually drives a display.
 
-The readings are `desktops.toml`. Their median is assumed, not their largest: refusing a run that would have
-fit is wrong too.
+The readings are in `desktops.toml`. Their median is assumed, not their maximum: refusing a run that would
+have fit is wrong too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Others:
 
     bytes: int = 0
     basis: Basis = "none"
-    readings: int = 0  # that the assumption rests on
+    readings: int = 0  # number behind the assumption
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,7 +35,7 @@ NO_OTHERS = Others()
 
 @cache
 def desktop_bytes() -> list[int]:
-    """What nvidia-smi showed as used on cards with nothing but a desktop on them, least first."""
+    """What nvidia-smi showed as used on cards that run only a desktop, lowest first."""
     return sorted(row["used_mib"] * MIB for row in read_table("desktops.toml")["readings"])
 
 
@@ -48,7 +48,7 @@ def _a_desktop() -> Others:
 
 
 def others_on(gpu: Gpu, given_bytes: int | None = None) -> Others:
-    """As given; where nobody said, a desktop's share on a GeForce and nothing on any other card."""
+    """As given; by default a desktop's share on a GeForce and nothing on any other card."""
     if given_bytes is not None:
         assert given_bytes >= 0
         return Others(bytes=given_bytes, basis="given")

@@ -26,14 +26,14 @@ from brimful.specs.training import Training
 # does_not_fit         above: not even the low end has room
 Verdict = Literal["fits", "at_risk", "likely_does_not_fit", "does_not_fit"]
 CHANCE_SPREAD = 0.2
-MOST_CHANCE = 0.05  # of running out, where it is said to fit
+MOST_CHANCE = 0.05  # of running out, if the verdict is "fits"
 _ROUNDING = 1e-9
-_LEAST_WIDTH = 0.001  # where the interval has none
-Bound = Literal["compute", "bandwidth", "launch", "link"]  # what holds the speed back
+_LEAST_WIDTH = 0.001  # if the interval has no width
+Bound = Literal["compute", "bandwidth", "launch", "link"]  # what limits the speed
 
 
 def as_json(noun: object, *names: str) -> dict[str, Any]:
-    """These fields of a noun, each by its own `as_dict` where it has one, alone or in a tuple."""
+    """These fields of an object, each through its own `as_dict` if it has one, alone or in a tuple."""
 
     def shown(value: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(value, tuple):
@@ -55,7 +55,7 @@ class Interval:
         assert self.low <= self.likely <= self.high, self
 
     def each(self, change: Callable[[float], float]) -> Interval:
-        """All three changed alike, by something that keeps their order."""
+        """All three values changed by the same order-preserving function."""
         return Interval(change(self.low), change(self.likely), change(self.high))
 
     def with_each(self, other: Interval, change: Callable[[float, float], float]) -> Interval:
@@ -64,7 +64,7 @@ class Interval:
         return Interval(*(change(*pair) for pair in ends))
 
     def rate(self, amount: float, *, most: float = inf) -> Interval:
-        """How much of `amount` a second, where this is its seconds: the longest gives the least."""
+        """How much of `amount` per second, if this is its time in seconds: the longest gives the least."""
         return Interval(*(min(most, amount / seconds) for seconds in (self.high, self.likely, self.low)))
 
     def as_dict(self) -> dict[str, float]:
@@ -72,12 +72,12 @@ class Interval:
 
 
 def chance_of_running_out(device_bytes: Interval, usable_bytes: int) -> float:
-    """How likely the run needs more than the card has, if nothing else is known of it.
+    """How likely the run needs more than the card has, if nothing else is known about it.
 
-    Formula: logistic(ln(likely / usable) / s), a half where the likely value just fills the card. Where it
-    has room, s is a fifth of ln(high / likely); where it has not, s puts the low end at 95 %.
-    Source: the fifth is a choice on the safe side; docs/explanation/accuracy.md tells how the chances did on
-    published runs. Nine in ten of those ran, whatever was predicted; the chance does not count on that.
+    Formula: logistic(ln(likely / usable) / s), a half if the likely value just fills the card. If it has
+    room, s is a fifth of ln(high / likely); if it has not, s puts the low end at 95 %.
+    Source: the fifth is a choice on the safe side; docs/explanation/accuracy.md shows how the chances did on
+    published runs. Nine in ten of those ran, whatever was predicted; the chance does not rely on that.
     """
     low, likely, high = device_bytes.low, device_bytes.likely, device_bytes.high
     over = log(likely / usable_bytes)
@@ -118,7 +118,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment of a step that needs most, and on which stage of a pipeline; stages count from 1."""
+    """The moment of a step that needs most, and the pipeline stage; stages count from 1."""
 
     moment: Moment
     stage: int = 0  # 0: there is no pipeline
@@ -143,15 +143,16 @@ class Memory:
     first_step_bytes: Interval  # device bytes of the first optimizer step, which has no AdamW state yet
     items: tuple[Item, ...]
     peak_at: Peak
-    spare_bytes: Interval = Interval(0, 0, 0)  # cache in the device bytes that PyTorch gives back when full
+    # Cache in the device bytes that PyTorch releases when the card is full.
+    spare_bytes: Interval = Interval(0, 0, 0)
 
     @property
     def needed_bytes(self) -> Interval:
-        """What the card must have: the device bytes without the cache that is given back."""
+        """What the card must have: the device bytes without the cache that can be released."""
         return self.device_bytes.with_each(self.spare_bytes, sub)
 
     def each(self, change: Callable[[Interval], Interval]) -> Memory:
-        """All counters changed alike."""
+        """All counters changed by the same function."""
         names = ("allocated_bytes", "reserved_bytes", "device_bytes", "first_step_bytes")
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         return replace(self, **changed)
@@ -187,7 +188,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """Something the estimate took for granted because nobody said."""
+    """Something the estimate assumed because it was not specified."""
 
     name: str
     value: Any
@@ -206,13 +207,13 @@ class Fix:
     training: Training  # with the change made
     fits: bool
     verdict: Verdict
-    saves_bytes: int  # of the device counter; negative where it takes more
+    saves_bytes: int  # of the device counter; negative if it needs more
     device_bytes: int  # likely, with the change
     step_time_factor: float
     mfu: float  # likely, with the change
     keeps_effective_batch: bool
     keeps_numerics: bool  # the same sums in the same number formats, up to rounding
-    config_only: bool  # lines of the config are enough; else code has to be edited too
+    config_only: bool  # lines of the config are enough; otherwise code must be edited too
     note: tuple[Sentence, ...]  # what it does and its side effects
 
     def says(self) -> Several:
@@ -239,15 +240,15 @@ class Estimate:
     usable_bytes: int
     memory: Memory
     speed: Speed
-    others: Others = NO_OTHERS  # in the device bytes
+    others: Others = NO_OTHERS  # included in the device bytes
     assumed: tuple[Assumption, ...] = ()
     warnings: tuple[Sentence, ...] = ()
-    fixes: tuple[Fix, ...] = ()  # where it does not fit or is at risk: what makes it fit
-    faster: tuple[Fix, ...] = ()  # where it fits and needs no fix: what raises MFU and still fits
-    largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
+    fixes: tuple[Fix, ...] = ()  # if it does not fit or is at risk: what makes it fit
+    faster: tuple[Fix, ...] = ()  # if it fits and needs no fix: what raises MFU and still fits
+    largest_batch: int | None = None  # of one micro-step; None if not even one sequence fits
     sure_batch: int | None = None  # the largest whose verdict is "fits"; above it is at risk
-    active_parameters: int | None = None  # those a token meets, in a mixture of experts; None: all
-    sequence_tokens: int = 0  # of an image; 0 where sequences are text
+    active_parameters: int | None = None  # those a token uses, in a mixture of experts; None: all
+    sequence_tokens: int = 0  # of an image; 0 if sequences are text
 
     @property
     def fits(self) -> bool:
@@ -255,7 +256,7 @@ class Estimate:
 
     @property
     def short_bytes(self) -> int:
-        """What is missing; negative where there is room left."""
+        """What is missing; negative if there is room left."""
         return round(self.memory.needed_bytes.likely) - self.usable_bytes
 
     @property
@@ -269,14 +270,14 @@ class Estimate:
 
     @property
     def batch_risk(self) -> str:
-        """How a sentence about the largest batch ends its code: "fits" means what the verdict means."""
+        """The suffix of the code of a sentence about the largest batch: "fits" as in the verdict."""
         if self.sure_batch == self.largest_batch:
             return ""
         return ".none_sure" if self.sure_batch is None else ".at_risk"
 
     @property
     def images_per_s(self) -> Interval | None:
-        """Of a vision transformer, whose sequence is an image."""
+        """For a vision transformer, whose sequence is an image."""
         tokens = self.sequence_tokens
         return self.speed.tokens_per_s.each(lambda rate: rate / tokens) if tokens else None
 

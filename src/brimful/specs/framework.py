@@ -1,8 +1,8 @@
 """`Framework`: what a training framework's own code decides, where neither model nor settings do.
 
-The same Llama, batch and length take a fifth more in one framework than in another: keys written out for
-every query head, a tied table stored twice, inputs of 4-bit layers kept for two steps. Each such fact stands
-in `frameworks.toml` with the file it was read in.
+The same Llama, batch and length take a fifth more in one framework than in another: keys expanded for every
+query head, a tied table stored twice, inputs of 4-bit layers kept for two steps. Each such fact is in
+`frameworks.toml` with the file it was read in.
 """
 
 from __future__ import annotations
@@ -25,54 +25,55 @@ class Framework:
     title: str = "plain PyTorch"
     known_as: tuple[str, ...] = ()  # parts of a repository's name or address
     # -- a layer
-    fused_qkv: bool = True  # one matrix makes q, k and v: what keeps v keeps the buffer of all three
-    fused_families: tuple[str, ...] = ()  # families in which it does, where the rest has three
-    repeats_keys: bool = False  # eager code writes grouped keys and values out for every query head
-    copies_attention: bool = False  # heads are put side by side in a new buffer for the output matrix
-    copying_families: tuple[str, ...] = ()  # families in which they are, where the rest needs no copy
-    groups_in_kernel: bool = False  # attention is handed grouped keys, which only flash attention takes
+    fused_qkv: bool = True  # one matrix computes q, k and v: what keeps v keeps the buffer of all three
+    fused_families: tuple[str, ...] = ()  # families with it, if the others have three matrices
+    repeats_keys: bool = False  # eager code expands grouped keys and values for every query head
+    copies_attention: bool = False  # heads are concatenated into a new buffer for the output matrix
+    copying_families: tuple[str, ...] = ()  # families that copy, if the others do not
+    groups_in_kernel: bool = False  # attention gets grouped keys, which only flash attention supports
     norm_value_fp32: bool = False  # a trained rms norm keeps its normalized value in fp32
-    fused_gelu: bool = False  # torch's kernel also where transformers writes tanh-GELU in Python
-    caps_scores: bool = False  # soft-capped attention (Gemma 2) is written out, score matrix and all
-    triton_attention: bool = False  # the first FlashAttention, as Triton has it
-    fused_norms: bool = False  # one kernel each for norms and rotary positions, without a compiler too
+    fused_gelu: bool = False  # torch's kernel even where transformers writes tanh-GELU in Python
+    caps_scores: bool = False  # soft-capped attention (Gemma 2) materialises the score matrix
+    triton_attention: bool = False  # the first FlashAttention, in Triton's version
+    fused_norms: bool = False  # one kernel each for norms and rotary positions, even without a compiler
     # -- tables and logits
     ties: bool = True  # a tied table is stored once
-    narrow_tables: bool = False  # tables that tokens are only looked up in are bf16 where multiplies are
+    narrow_tables: bool = False  # lookup-only tables are bf16 if matmuls are
     fp32_loss: bool = True  # 16-bit training: the loss runs in fp32; else in the logits' own format
-    slices_loss: bool = False  # it goes over slices of the logits, one after the other
+    slices_loss: bool = False  # the loss processes slices of the logits, one after the other
     plain_loss_families: tuple[str, ...] = ()  # families whose loss takes the logits as they are
     casts_logits: bool = False  # autocast: the loss casts the logits to fp32 itself, before its softmax
-    fp32_logits: bool = True  # 16-bit training: the model hands out fp32 logits, alive in the backward pass
-    returns_loss: bool = False  # the model hands out the loss alone: nobody outside it holds logits
-    drops_logits: bool = False  # the loop lets go of the logits before the backward pass
+    fp32_logits: bool = True  # 16-bit training: the model returns fp32 logits, alive in the backward pass
+    returns_loss: bool = False  # the model returns only the loss: nothing outside it holds logits
+    drops_logits: bool = False  # the loop drops the logits before the backward pass
     # -- adapters
-    lora_targets: int | None = None  # linear layers a LoRA layer adapts where nobody says; None: the papers'
+    lora_targets: int | None = None  # linear layers that LoRA adapts by default; None: the papers'
     lora_rank: int | None = None
     lora_dropout: bool | None = None  # None: unless the adapter is fp32, as PEFT's is
-    lora_shares_inputs: bool = False  # layers that read the same input share what LoRA keeps of it
-    lora_pads: bool = False  # q and v alone: LoRA's output is copied into a padded one, and kept for it
-    scales_output: bool = False  # a scaling adapter (Adapter v2) scales the logits as well, and keeps them
-    adapter_first_layer: int = 0  # of LLaMA-Adapter: layers before it have nothing to train behind them
+    lora_shares_inputs: bool = False  # layers with the same input share what LoRA keeps of it
+    lora_pads: bool = False  # q and v only: LoRA's output is copied into a padded one, and kept for it
+    scales_output: bool = False  # a scaling adapter (Adapter v2) also scales the logits, and keeps them
+    adapter_first_layer: int = 0  # of LLaMA-Adapter: layers before it need no backward pass
     recipes: tuple[tuple[str, int, int], ...] = ()  # part of a model's name -> targets, rank
     # -- 4-bit weights
     quantizes_output: bool = False  # the output projection too
     double_quantizes: bool = False  # the scales too, whatever the settings say
     quantized_inputs: int = 1  # copies of each 4-bit layer's input alive at the peak
-    dequantized_copies: int = 1  # 16-bit copies of a 4-bit matrix while it is multiplied by
+    dequantized_copies: int = 1  # 16-bit copies of a 4-bit matrix during its matmul
     # -- several GPUs and micro-steps
-    whole_gradients: bool = False  # sharded: gradients of earlier micro-steps wait whole, frozen ones too
+    whole_gradients: bool = False  # sharded: gradients of earlier micro-steps wait unsharded, frozen ones too
     checkpoints_sharded: bool = False  # sharded adapter runs are always checkpointed, layer by layer
-    loss_chunk_tokens: int | None = None  # adapter runs make logits and loss for so many positions at a time
+    # Adapter runs compute logits and loss for this many positions at a time.
+    loss_chunk_tokens: int | None = None
     stages_cut_batch: bool = (
-        False  # pipeline: the batch is cut into as many micro-batches as there are stages
+        False  # pipeline: the batch is split into as many micro-batches as there are stages
     )
-    fp32_gradients: bool = False  # gradients are added up and reduced in fp32
-    global_batch: int | None = None  # sequences of an optimizer step over all GPUs where nobody says
+    fp32_gradients: bool = False  # gradients are accumulated and reduced in fp32
+    global_batch: int | None = None  # default sequences per optimizer step over all GPUs
     varying_lengths: bool = False  # each micro-batch is as long as its own longest sequence
 
     def recipe(self, model_name: str) -> tuple[int | None, int | None]:
-        """LoRA's targets and rank where nobody says: the recipe for this model, or the default."""
+        """LoRA's default targets and rank: the recipe for this model, or the general default."""
         plain = re.sub(r"[^a-z0-9]", "", model_name.lower())
         for part, targets, rank in self.recipes:
             if part in plain:
@@ -85,7 +86,7 @@ _FIELDS = frozenset(field.name for field in fields(Framework))
 
 
 def find_framework(text: str) -> Framework:
-    """The framework of this name, as its newest release is, or as the one named: 'transformers==4.51'."""
+    """The framework of this name, in its newest release or the one named: 'transformers==4.51'."""
     name, _, release = text.lower()[:100].partition("==")
     wanted = re.sub(r"[^a-z0-9]", "", name)
     for each in all_frameworks():
@@ -98,9 +99,9 @@ def find_framework(text: str) -> Framework:
 
 
 def framework_at(address: str) -> Framework:
-    """The framework that a repository or web address names; plain PyTorch where it names none we know.
+    """The framework that a repository or web address names; plain PyTorch if it names none we know.
 
-    What was published there was measured with a release of its day (`published`), not with the newest.
+    What was published there was measured with a release of its time (`published`), not with the newest.
     """
     parts = set(re.split(r"[/\s#?]+", address.lower()[:400]))
     found = next((each for each in all_frameworks() if parts.intersection(each.known_as)), PLAIN)

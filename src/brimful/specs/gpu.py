@@ -1,4 +1,4 @@
-"""`Gpu`: what one card can hold, move and multiply; and the catalog that knows them by any name people use.
+"""`Gpu`: what one card can hold, move and multiply; and the catalog, searchable by any common name.
 
 The catalog is `gpus.toml`; `names.py` says how it is searched.
 """
@@ -15,7 +15,7 @@ from brimful.language import Number, say
 from brimful.specs.names import Catalog
 from brimful.units import GIB
 
-# What vendors and drivers put around the part of a name that tells cards apart.
+# What vendors and drivers put around the distinguishing part of a name.
 _NOISE = frozenset({
     "nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct",
     "graphics", "gpu", "generation", "workstation", "edition", "hbm",
@@ -24,25 +24,25 @@ _NOISE = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One card as a training process meets it. Peaks are dense, with fp32 accumulate."""
+    """One card as a training process sees it. Peaks are dense, with fp32 accumulate."""
 
     name: str
     title: str  # as nvidia-smi or rocm-smi prints it
     vendor: str
     architecture: str
     year: int
-    memory_bytes: int  # what the framework sees, less than the box says
+    memory_bytes: int  # what the framework sees, less than advertised
     memory_basis: str  # seen, recalled or estimated: how far to trust memory_bytes
     bandwidth_bytes_per_s: float
     dense_flops_per_s: dict[str, float]  # number format -> peak; a format the card lacks is absent
-    # Best published bf16 matrix multiply (fp16 without bf16), or derived from another card's; None: unknown.
+    # Best published bf16 matmul (fp16 without bf16), or derived from another card's; None: unknown.
     achievable_flops_per_s: float | None
     board_watts: int | None = (
-        None  # None where the limit is not needed: the card, or one like it, was measured
+        None  # None if the limit is not needed: the card, or a similar one, was measured
     )
     clocked_like: str = ""  # the measured card from which the achievable rate is derived
-    bf16: bool  # in hardware; emulation counts as no
-    geforce: bool = False  # sold to drive a screen: unless told otherwise, a desktop holds some of its memory
+    bf16: bool  # in hardware; emulation does not count
+    geforce: bool = False  # sold to drive a display: by default, a desktop holds some of its memory
     processors: int
     link_bytes_per_s: float | None  # NVLink or Infinity Fabric, both directions together
     pcie_generation: int | None = None
@@ -67,7 +67,7 @@ def find_gpu(text: str) -> Gpu:
 
 
 def _without_its_size(text: str, unknown: NotFound) -> Gpu:
-    """'RTX 4090 24GB': people add the gigabytes where the catalog needs none. They must be the card's own."""
+    """'RTX 4090 24GB': people add gigabytes that the catalog does not need. They must match the card."""
     size = re.search(r"[\s-]*\b(\d{1,4})\s*(?:gb|gib|g)\b", text, re.IGNORECASE)
     if unknown.code != "unknown_gpu" or size is None:
         raise unknown
@@ -96,7 +96,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def _words(text: str) -> list[str]:
-    """'NVIDIA A100-SXM4-80GB' -> a 100 sxm 80 gb: digits stand apart, so 'rtx4070' is 'RTX 4070'."""
+    """'NVIDIA A100-SXM4-80GB' -> a 100 sxm 80 gb: digits are separated, so 'rtx4070' is 'RTX 4070'."""
     plain = re.sub(r"(sxm|hbm)\d+e?", r"\1", text.lower()[:200])
     return [word for word in re.findall(r"[a-z]+|\d+", plain) if word not in _NOISE]
 
@@ -132,9 +132,9 @@ def _load(name: str) -> Gpu:
 
 
 def _under_power(measured: Gpu, watts: int, processors: int) -> float:
-    """TFLOPS of a matrix multiply on a card of the same chip family, held back by its own power limit.
+    """TFLOPS of a matmul on a card of the same chip family, limited by its own power limit.
 
-    Formula: rate ~ N·f and power ~ N·f·V², voltage in step with the clock, so rate ~ N^(2/3) · P^(1/3).
+    Formula: rate ~ N·f and power ~ N·f·V², voltage proportional to the clock, so rate ~ N^(2/3) · P^(1/3).
     Checked: an A100 PCIe (300 W) comes out at 246 TFLOPS from an SXM's 271 (400 W); 253 were measured.
     """
     assert measured.achievable_flops_per_s is not None, measured.name

@@ -1,7 +1,7 @@
-"""Catalogs that know their entries by any name people use: GPUs in `gpus.toml`, models in `models.toml`.
+"""Catalogs that find their entries by any common name: GPUs in `gpus.toml`, models in `models.toml`.
 
-A catalog is a TOML file with one self-contained table per entry. A lookup parses that one table only, because
-reading all of them costs as much as starting Python, and start-up time is a promise.
+A catalog is a TOML file with one self-contained table per entry. A lookup parses only that table, because
+reading all of them takes as long as starting Python.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from brimful.errors import NotFound
 from brimful.language import Quoted, Sentence, either, say
 
-_TOO_MANY = 8  # how many choices an ambiguous name may list before it stops helping
+_TOO_MANY = 8  # with more choices, an ambiguous name's list stops helping
 
-Words = Callable[[str], list[str]]  # a name -> the words that tell entries apart
+Words = Callable[[str], list[str]]  # a name -> the words that distinguish entries
 Refusal = Callable[
     [Sentence, Sentence | None], NotFound
 ]  # problem and hint -> the error, with the code of its kind
 
 
 def read_table(file: str) -> dict[str, Any]:
-    """A TOML file of this room, whole."""
+    """A TOML file of this package, complete."""
     import tomllib
 
     return tomllib.loads((Path(__file__).parent / file).read_text(encoding="utf-8"))
@@ -50,16 +50,16 @@ class Catalog:
         self._words = words
         self._ambiguous = ambiguous
         self._unknown = unknown
-        self._drops = drops  # a first word people leave out: "rtx "
+        self._drops = drops  # a first word that people leave out: "rtx "
 
     def find(self, text: str) -> str:
         """The entry meant by `text`, written the way people write it.
 
-        An exact name, title or alias wins; else the one entry whose name holds every word. A name that
+        An exact name, title or alias wins; else the one entry whose name contains every word. A name that
         several share is refused with the choices.
         """
         if text in self._tables:
-            return text  # most lookups, without making an index of every name
+            return text  # most lookups, without building the index
         wanted = self._key(text)
         exact = [name for name, keys in self._index.items() if wanted in keys]
         if wanted and len(exact) == 1:
@@ -89,7 +89,7 @@ class Catalog:
         return tomllib.loads(self._tables[name])
 
     def _near(self, text: str) -> Sentence:
-        """The entries spelled most alike, and where all are listed."""
+        """The entries with the most similar names, and where all are listed."""
         from difflib import get_close_matches
 
         spoken = {key: name for name, keys in self._index.items() for key in keys}
@@ -104,13 +104,13 @@ class Catalog:
 
     @cached_property
     def _tables(self) -> dict[str, str]:
-        """Name -> the lines of its table, not parsed yet. A name with a dot stands in quotes."""
+        """Name -> the unparsed lines of its table. A name with a dot is in quotes."""
         parts = (part.partition("]\n") for part in self._path.read_text(encoding="utf-8").split("\n[")[1:])
         return {name.strip('"'): body for name, _, body in parts}
 
     @cached_property
     def _index(self) -> dict[str, frozenset[str]]:
-        """Name -> every way of spelling it that means this entry and no other variant of it."""
+        """Name -> every spelling that means this entry and no other variant of it."""
         index = {}
         for name, body in self._tables.items():
             lines = [line for line in body.splitlines() if line.startswith(("title", "aliases"))]

@@ -1,4 +1,4 @@
-"""Codes of what memory is made of and of the moments of a step: one set, for predictions and for traces."""
+"""Codes of the parts of memory and the moments of a step: one set, for predictions and for traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by name: `models.toml` has their sizes, and here stands what every size of a family shares.
+"""Models by name: `models.toml` has their sizes, and this module has what every size of a family shares.
 
 A family is what Hugging Face calls `model_type`, so the reader of config.json uses the same table.
 """
@@ -23,10 +23,10 @@ _GPT2: dict[str, Any] = {"learned": True, "tied": True, "bias": True}
 _VISION: dict[str, Any] = {"vocab": 0, "tied": False, "bias": True}
 # Tensors that gelu_new keeps: transformers writes it in Python, op by op.
 PYTHON_GELU = 4
-QUICK_GELU = 2  # of x·sigmoid(1.702x), written likewise
+QUICK_GELU = 2  # of x·sigmoid(1.702x), written the same way
 
-# Family -> fields of Model. `learned`: a table with a row per position, and `extra_positions` more.
-# Source: modeling_*.py of huggingface/transformers for each model_type.
+# Family -> fields of Model. `learned`: a table with a row per position, and `extra_positions` more. Source:
+# modeling_*.py of huggingface/transformers for each model_type.
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**_GPT2, "gelu_tensors": PYTHON_GELU},
     # transformers, models/gpt_neo/modeling_gpt_neo.py, GPTNeoSelfAttention._attn: matmul, softmax, matmul
@@ -34,7 +34,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **_GPT2, "qkv_bias": False, "gelu_tensors": PYTHON_GELU, "writes_scores": True, "softmax_fp32": True,
     },
     "gpt_neox": {"rotary": True, "parallel": True, "tied": False, "bias": True, "softmax_fp32": True},
-    # ReLU keeps its result, which the next matrix reads
+    # ReLU keeps its output, which the next matrix reads
     "opt": {**_GPT2, "extra_positions": 2, "gelu_tensors": 0, "softmax_fp32": True},
     # models/mpt/modeling_mpt.py, MptAttention.forward: matmul, softmax in fp32, matmul
     "mpt": {"tied": True, "bias": False, "writes_scores": True, "softmax_fp32": True},
@@ -50,7 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": _LLAMA,
     "qwen2": {**_LLAMA, "qkv_bias": True},
     "qwen3": {**_LLAMA, "qk_norm": True},
-    # karpathy/nanochat, nanochat/gpt.py: squared ReLU keeps its input as GELU does
+    # karpathy/nanochat, nanochat/gpt.py: squared ReLU keeps its input, like GELU
     "nanochat": {"norm": "rms", "norm_weights": False, "rotary": True, "tied": False, "bias": False},
     "gemma": _GEMMA,
     "gemma2": {**_GEMMA, "norms": 4, "capped": True},
@@ -59,7 +59,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": _LLAMA,
     "qwen2_moe": {**_LLAMA, "qkv_bias": True},
     "qwen3_moe": {**_LLAMA, "qk_norm": True},
-    "deepseek": _LLAMA,  # the first; from V2 on attention is another
+    "deepseek": _LLAMA,  # the first version; from V2 on attention differs
     "vit": _VISION,
     "dinov2": {**_VISION, "layer_scale": True, "class_inputs": 2},
     "clip_vision_model": {**_VISION, "embedding_norm": True, "gelu_tensors": QUICK_GELU},
@@ -76,8 +76,8 @@ class Preset:
     model: Model
     title: str
     family: str
-    context_tokens: int  # the longest sequence it was made for; of an image its tokens
-    parameters: int | None  # the published total; None where we do not know one
+    context_tokens: int  # the longest sequence it was made for; the tokens of an image
+    parameters: int | None  # the published total; None if unknown
     source: str
 
 
@@ -92,19 +92,19 @@ def all_presets() -> tuple[Preset, ...]:
 
 
 def family_model(family: str, *, name: str, context: int, **sizes: Any) -> Model:  # noqa: ANN401
-    """A model of this family; `sizes` are fields of Model and overrule what the family shares."""
+    """A model of this family; `sizes` are fields of Model and override what the family shares."""
     shared = dict(FAMILIES[family])
     if isinstance(images := sizes.get("images"), Images):
-        # registers stand before the patches without a place of their own
+        # registers come before the patches and have no position
         shared["positions"] = (images.size // images.patch) ** 2 + min(1, images.extra_tokens)
     positions = context + shared.pop("extra_positions", 0) if shared.pop("learned", False) else 0
     given = {"kv_heads": sizes.get("heads"), "positions": positions, **shared, **sizes}
-    # A detail worth a bias vector or two that Model has no word for yet is left out.
+    # Details worth a bias vector or two for which Model has no field yet are left out.
     return Model(name=name, family=family, **{key: value for key, value in given.items() if key in _FIELDS})
 
 
 def _words(text: str) -> list[str]:
-    """'meta-llama/Llama-3.1-8B' -> llama 3.1 8 b: the owner goes, digits stand apart, versions stay whole."""
+    """'meta-llama/Llama-3.1-8B' -> llama 3.1 8 b: no owner, digits separated, versions kept whole."""
     plain = text.lower()[:200].replace("_", ".")
     name = plain.rpartition("/")[2]
     plain = name if re.search(r"[a-z]", name) else plain  # ViT-B/16 has no owner

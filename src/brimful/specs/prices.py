@@ -1,4 +1,4 @@
-"""Prices of a GPU-hour: the dated table that brimful brings, or the user's own."""
+"""Prices of a GPU-hour: the dated table shipped with brimful, or the user's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prices:
 
 @cache
 def known_prices() -> Prices:
-    """The table that comes with brimful; `prices.toml` says how it was made."""
+    """The table shipped with brimful; `prices.toml` says how it was made."""
     table = read_table("prices.toml")
     rows = {
         name: round(row["usd_per_hour"] * MICROUSD) for name, row in table.items() if isinstance(row, dict)
@@ -38,9 +38,9 @@ def known_prices() -> Prices:
 
 
 def read_prices(path: Path, names: Collection[str] = ()) -> Prices:
-    """The user's own: TOML `name = dollars`, or a CSV of name and dollars; any name `brimful gpus` takes.
+    """The user's own: TOML `name = dollars`, or a CSV of name and dollars; any name `brimful gpus` accepts.
 
-    `names` are types as somebody else spells them: Slurm's a100 may be any of four, and still has a price.
+    `names` are types as others spell them: Slurm's a100 may be any of four, and still has a price.
     """
     try:
         text = path.read_bytes()[: _MAX_BYTES + 1].decode("utf-8")
@@ -77,7 +77,8 @@ def _csv(text: str, path: Path) -> list[tuple[str, str]]:
 
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
-    # The first line may be a header: it has no price, and its first word is no card, which all have digits.
+    # The first line may be a header: it has no price, and its first word is not a card, since all of those
+    # have digits.
     head = rows[0] if rows else []
     if len(head) > 1 and not microusd_from_usd(head[1]) and not any(sign.isdigit() for sign in head[0]):
         rows = rows[1:]

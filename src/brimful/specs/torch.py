@@ -1,7 +1,7 @@
 """`Torch`: what the installed release of PyTorch decides about memory.
 
-A release is an input (`--torch 1.12`), never guessed from the card or from where a run was published. What
-changed with which release stands in `torch_changes.toml`, each with the change it was read in.
+A release is an input (`--torch 1.12`), never guessed from the card or from where a run was published.
+`torch_changes.toml` lists what changed with which release, each with the change it was read in.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _RELEASE = re.compile(r"v?(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?(?:[ab.+-].{0,40}|rc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """The defaults are today's PyTorch, which is meant where nobody names a release."""
+    """The defaults are the current PyTorch, which is assumed if no release is named."""
 
     release: str = "current"
     keeps_gradients: bool = False  # zero_grad() zeroes gradients and keeps them
-    foreach: bool = True  # optimizers take all tensors at once unless told: one more copy on the way
-    compiles: bool = True  # torch.compile is there
-    sdpa: bool = True  # scaled_dot_product_attention is there: flash and memory-efficient kernels
+    foreach: bool = True  # optimizers process all tensors at once by default: one more copy on the way
+    compiles: bool = True  # torch.compile exists
+    sdpa: bool = True  # scaled_dot_product_attention exists: flash and memory-efficient kernels
     softmax_keeps_input: bool = False  # besides its output
-    lazy_loading: bool = True  # kernels come to the card when first used: a smaller CUDA context
+    lazy_loading: bool = True  # kernels are loaded on first use: a smaller CUDA context
 
 
 CURRENT = Torch()
@@ -35,7 +35,7 @@ _FACTS = frozenset(field.name for field in fields(Torch)) - {"release"}
 
 
 def find_torch(text: str) -> Torch:
-    """The release as people and pip write it: 1.12, 2.1.0+cu118, v2.6; `current` is today's."""
+    """The release as people and pip write it: 1.12, 2.1.0+cu118, v2.6; `current` is the current one."""
     said = text.strip().lower()[:60]
     if said in ("", "current", "latest"):
         return CURRENT

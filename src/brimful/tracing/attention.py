@@ -1,8 +1,8 @@
-"""Which attention kernel a GPU would run: the choice a build of PyTorch without CUDA cannot make.
+"""Which attention kernel a GPU would run: the choice that a PyTorch build without CUDA cannot make.
 
-On such a build `scaled_dot_product_attention` always falls to the plain formula, which writes the whole score
-matrix. The rules here are PyTorch's own for the target card; the chosen kernel is then asked for by name, so
-its outputs and what it keeps for the backward pass are the real ones.
+On such a build `scaled_dot_product_attention` always falls back to the plain formula, which materialises the
+whole score matrix. The rules here are PyTorch's own for the target card; the chosen kernel is then called by
+name, so its outputs and what it keeps for the backward pass are the real ones.
 
 Source: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and transformers/attention.cpp.
 Leaves out: cuDNN's kernel, first choice on Hopper with a new cuDNN (the same tensors as flash attention);
@@ -38,7 +38,8 @@ def choose_kernel(
 ) -> str:
     """flash, efficient or math, in PyTorch's order. Tensors have batch, heads, tokens, width.
 
-    `grouped` says that fewer keys than queries were announced (`enable_gqa`); else only math broadcasts them.
+    `grouped` says that fewer keys than queries were declared (`enable_gqa`); otherwise only math broadcasts
+    them.
     """
     tensors = (query, key, value)
     if not grouped and len({tensor.shape[1] for tensor in tensors if tensor.dim() == 4}) > 1:
@@ -99,7 +100,7 @@ def _efficient_can(card: CudaDevice, query: Any, key: Any, value: Any, *, mask: 
 
 
 def _gemm_alignment(card: CudaDevice, element_bytes: int) -> int:
-    """Numbers a row must be a multiple of: 16 bytes for tensor cores, which take fp32 from Ampere on.
+    """The multiple that a row's length must be: 16 bytes for tensor cores, which support fp32 from Ampere on.
 
     Source: PyTorch, sdp_utils.cpp, minimum_gemm_alignment and use_tensor_cores.
     """
@@ -108,7 +109,7 @@ def _gemm_alignment(card: CudaDevice, element_bytes: int) -> int:
 
 
 def replacement(card: CudaDevice, original: Callable[..., Any], rules: Counter[str]) -> Callable[..., Any]:
-    """`scaled_dot_product_attention` as the card would run it; `rules` counts what was chosen."""
+    """`scaled_dot_product_attention` as the card would run it; `rules` counts the choices."""
 
     def scaled_dot_product_attention(
         query: Any,
@@ -143,7 +144,7 @@ def replacement(card: CudaDevice, original: Callable[..., Any], rules: Counter[s
 
 
 def _autocast(*tensors: Any) -> list[Any]:
-    """Attention is on autocast's list of ops in half precision; our call by name would pass it by."""
+    """Attention is on autocast's list of half-precision ops; calling a kernel by name would bypass it."""
     if not torch.is_autocast_enabled("cuda"):
         return list(tensors)
     dtype = torch.get_autocast_dtype("cuda")
@@ -154,7 +155,7 @@ def _autocast(*tensors: Any) -> list[Any]:
 def _flash(q: Any, k: Any, v: Any, *, dropout: float, causal: bool, scale: float | None) -> Any:
     width = q.shape[-1]
     scale = 1 / math.sqrt(width) if scale is None else scale
-    spare = -width % 8  # the kernel takes widths in eights
+    spare = -width % 8  # the kernel requires widths in multiples of eight
     if spare:
         q, k, v = (torch.nn.functional.pad(tensor, (0, spare)) for tensor in (q, k, v))
     with torch.autocast("cuda", enabled=False):

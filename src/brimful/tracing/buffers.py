@@ -1,7 +1,7 @@
 """Memory that CUDA kernels take for themselves: no op returns it, so no fake run shows it.
 
-`buffers_of` gives what an op takes after its outputs are made and gives back before it returns, in the order
-it is taken. Each rule says where it comes from; those seen in recordings of real GPUs say so.
+`buffers_of` gives what an op allocates after its outputs and frees before it returns, in order. Each rule
+states its source; rules seen in recordings of real GPUs say so.
 Leaves out: cuDNN's and cuSOLVER's workspaces, chosen at run time by trying kernels; NCCL's buffers.
 """
 
@@ -19,18 +19,18 @@ from brimful.tracing.cuda_device import CudaDevice
 class Buffer(NamedTuple):
     rule: str
     bytes: int
-    brief: bool = False  # given back as soon as the next one is taken, not when the kernel returns
+    brief: bool = False  # freed as soon as the next one is allocated, not when the kernel returns
 
 
 Args = Sequence[Any]
-# Ops that end in cuBLAS: the first in each thread takes the workspace.
+# Ops that end in cuBLAS: the first in each thread allocates the workspace.
 GEMMS = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "_addmm_activation", "_scaled_mm"}
 )
 
 
 def buffers_of(card: CudaDevice, name: str, args: Args, results: Sequence[Any]) -> list[Buffer]:
-    """What the op `name` takes inside, beside its outputs."""
+    """What the op `name` allocates internally, besides its outputs."""
     rule = _RULES.get(name)
     return rule(card, args, results) if rule is not None else []
 
@@ -39,7 +39,7 @@ def buffers_of(card: CudaDevice, name: str, args: Args, results: Sequence[Any]) 
 
 
 def _matmul_copies(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
-    """An operand cuBLAS cannot read as it lies is copied first (seen: the expanded gradient of a sum).
+    """An operand whose layout cuBLAS cannot read is copied first (seen: the expanded gradient of a sum).
 
     Source: PyTorch, aten/src/ATen/native/cuda/Blas.cpp, prepare_batch_matrix_for_cublas and
     prepare_matrix_for_cublas: one of the last two strides is 1, the other at least the length of that row.
@@ -62,14 +62,14 @@ def _readable(matrix: Any) -> bool:
 
 # ---- reductions
 
-_LEAST_VALUES, _MOST_VALUES = 16, 256  # a thread sums
+_LEAST_VALUES, _MOST_VALUES = 16, 256  # per thread
 _MOST_THREADS = 512
 _WARP = 32
 _VECTOR = 4
 
 
 def _reduction(card: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
-    """Few outputs of many inputs: blocks of threads sum parts into a buffer and take turns by semaphores.
+    """Few outputs of many inputs: blocks of threads sum parts into a buffer and synchronise by semaphores.
 
     Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig and gpu_reduce_kernel.
     Seen: 256 B and 4 B for a full sum, 8 MiB and 32 B for the gradient of a norm's weight.
@@ -95,15 +95,15 @@ class Layout(NamedTuple):
     """An input as the reduction walks it: fastest strides (in elements) and whether one dimension is all."""
 
     reduced_stride: int  # of the fastest reduced dimension
-    kept_stride: int | None  # of the fastest kept dimension; None where all are reduced
+    kept_stride: int | None  # of the fastest kept dimension; None if all are reduced
     kept_size: int
-    dims: int  # after neighbouring dimensions were joined
+    dims: int  # after joining neighbouring dimensions
 
 
 def split_reduction(
     card: CudaDevice, layout: Layout, *, outputs: int, inputs: int, element_bytes: int
 ) -> tuple[int, int] | None:
-    """Bytes of the staging buffer and of the semaphores; None where each output is summed by one block."""
+    """Bytes of the staging buffer and of the semaphores; None if each output is summed by one block."""
     along_input = layout.kept_stride is None or layout.reduced_stride < layout.kept_stride
     width, height = (inputs, outputs) if along_input else (outputs, inputs)
     vector = 1
@@ -161,7 +161,7 @@ def _joined(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _accumulator_bytes(tensor: Any, results: Sequence[Any]) -> int:
-    """What one partial result takes: sums in fp32 or wider, extremes with the index they stand at."""
+    """The size of one partial result: sums in fp32 or wider, extremes with their index."""
     value = max(4, tensor.element_size()) if tensor.is_floating_point() else 8
     return 16 if len(results) == 2 else value
 
@@ -178,9 +178,9 @@ def _up(n: int, by: int) -> int:
 
 
 def _flash_backward(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
-    """Sums for the query's gradient in fp32, row sums, and grouped keys written out for every head.
+    """Sums for the query's gradient in fp32, row sums, and grouped keys expanded for every head.
 
-    Source: FlashAttention-2 as PyTorch carries it, flash_api.cpp, mha_bwd.
+    Source: FlashAttention-2 as shipped with PyTorch, flash_api.cpp, mha_bwd.
     """
     query, key = args[1], args[2]
     batch, heads, tokens, width = query.shape
@@ -206,11 +206,11 @@ def _efficient_backward(_: CudaDevice, args: Args, results: Sequence[Any]) -> li
 
 
 _SORT_TILE = 3072  # items a block sorts at once: recordings of 512 and 4,096 indices leave 2,048 to 4,095
-_NARROW_SORT = 2048  # up to about here one block sorts all, without memory of its own
+_NARROW_SORT = 2048  # up to about here one block sorts everything, without extra memory
 
 
 def _sort_bytes(count: int, largest: int) -> int:
-    """Scratch of a radix sort of 8-byte keys with 8-byte values: both again, counters for each 8-bit pass.
+    """Scratch of a radix sort of 8-byte keys with 8-byte values: both again, and counters per 8-bit pass.
 
     Source: CUB, DeviceRadixSort (onesweep). Seen: 1 B for 512 indices, 72,191 B for 4,096 below 10,000.
     """
@@ -221,7 +221,7 @@ def _sort_bytes(count: int, largest: int) -> int:
 
 
 def _index_put(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
-    """Adding at indices sorts them first, so that equal ones meet: five times 8 B for each, and scratch.
+    """Adding at indices sorts them first, so that equal ones are adjacent: five times 8 B each, and scratch.
 
     Source: PyTorch, aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; seen in recordings.
     """

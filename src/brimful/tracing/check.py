@@ -1,4 +1,4 @@
-"""Five short runs on the card of this machine, measured with PyTorch's own counters: for `brimful check`.
+"""Five short runs on this machine's card, measured with PyTorch's own counters: for `brimful check`.
 
 The programs are those of `fit --exact`, so that the same code is predicted, traced and run. On a fake card
 the same functions are rehearsed: its counters are the tape's, and the clock is given.
@@ -22,7 +22,7 @@ from brimful.specs.training import Training
 from brimful.tracing.models.programs import program
 
 WARM_UP, TIMED = 3, 6  # steps; a row of the table needs five
-FREE_FRAC = 0.8  # of what is free, the most a run may need by the high end of its estimate
+FREE_FRAC = 0.8  # of the free memory: the most a run may need by the high end of its estimate
 _BATCHES = (16, 8, 4, 2, 1)
 # What differs between the runs: number formats, accumulation, recomputation, a deeper model.
 _RUNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -36,7 +36,7 @@ _RUNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortRun:
-    """One of the five, and what was predicted before it ran."""
+    """One of the five runs, and its prediction."""
 
     code: str
     model: Model
@@ -46,7 +46,7 @@ class ShortRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the card said: peaks in bytes, and the seconds of each timed step."""
+    """What the card reported: peaks in bytes, and the seconds of each timed step."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -54,7 +54,7 @@ class Measured:
 
 
 def card_here() -> tuple[str, int]:
-    """The name of the first card as PyTorch gives it, and its free bytes."""
+    """The name of the first card as PyTorch reports it, and its free bytes."""
     import torch
 
     if not torch.cuda.is_available():
@@ -64,7 +64,7 @@ def card_here() -> tuple[str, int]:
 
 
 def short_runs(gpu: Gpu, free_bytes: int) -> list[ShortRun]:
-    """The five, each with the largest batch that surely has room; fewer where not even one sequence has."""
+    """The five runs, each with the largest batch that surely fits; fewer if not even one sequence does."""
     found = []
     for code, name, changes in _RUNS:
         model = replace(find_preset(name).model, family="", gelu_tensors=1)
@@ -82,7 +82,7 @@ def short_runs(gpu: Gpu, free_bytes: int) -> list[ShortRun]:
 
 
 def measure(run: ShortRun, clock: Callable[[], float]) -> Measured | None:
-    """Warm-up, then timed steps. None where the card ran out of memory."""
+    """Warm-up, then timed steps. None if the card ran out of memory."""
     import torch
 
     _clear()
@@ -113,7 +113,7 @@ def measure(run: ShortRun, clock: Callable[[], float]) -> Measured | None:
 
 
 def _clear() -> None:
-    """Give back what the run before held: its graph has cycles, and the allocator a cache."""
+    """Release what the previous run held: its graph has cycles, and the allocator a cache."""
     import torch
 
     gc.collect()

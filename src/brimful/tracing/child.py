@@ -1,7 +1,7 @@
 """The process in which a user's script is traced: `python -m brimful.tracing.child REQUEST`.
 
-A process of its own because a missed case may abort inside libtorch, and because a script changes whatever it
-likes. REQUEST is a JSON file; the answer is written beside it, whole or not at all.
+A separate process because a missed case may abort inside libtorch, and because a script may change any global
+state. REQUEST is a JSON file; the answer is written beside it, complete or not at all.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def main(request_path: str) -> NoReturn:
     die_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     choose(request["language"])
-    # Before the clock starts: the limit is the script's.
+    # Before the clock starts: the limit is for the script.
     from brimful.tracing import session  # noqa: F401
 
     with Path(request["stacks"]).open("w", encoding="utf-8") as stacks:
-        # When its time is over, write where every thread is, and leave.
+        # When its time is over, write where every thread is, and exit.
         faulthandler.dump_traceback_later(request["limit_s"], exit=True, file=stacks)
         try:
             answer = {"ok": True, "data": traced(request)}
@@ -48,17 +48,17 @@ def main(request_path: str) -> NoReturn:
     write_whole(Path(request["answer"]), json.dumps(answer))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # a script's threads and exit handlers must not hold us up
+    os._exit(0)  # a script's threads and exit handlers must not delay us
 
 
 def die_with_parent() -> None:
-    """Have the kernel end us when whoever waits for the answer is killed and cannot."""
+    """Have the kernel end this process if its parent is killed and cannot do it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def traced(request: dict[str, Any]) -> dict[str, Any]:
-    """Run the script for the wanted steps and report."""
+    """Run the script for the requested steps and report."""
     gpu = find_gpu(request["gpu"])
     import torch
 
@@ -94,7 +94,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
         except BaseException as error:
             if len(recorder.tape.step_ends) < request["steps"]:
                 raise _readable(error, script) from error
-            # Handlers of the script's own, such as a last save, ran on the way out and failed.
+            # The script's own handlers, such as a last save, ran on the way out and failed.
             recorder.tape.note(say("tracing.note_script_ended", name=type(error).__name__))
     if not recorder.tape.events:
         raise BadInput(
@@ -112,7 +112,7 @@ def refuse_fork() -> NoReturn:
 
 
 def _readable(error: BaseException, script: Path) -> BrimfulError:
-    """What went wrong in the user's script: one sentence with the line, and the way out where we know one."""
+    """What went wrong in the user's script: one sentence with the line, and advice if we have any."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).parent)
     theirs = [f for f in frames if not f.filename.startswith((ours, "<frozen"))]

@@ -1,6 +1,6 @@
-"""What PyTorch asks a card for and the catalog does not say: compute capability, threads, workspaces.
+"""What PyTorch asks a card for that the catalog does not have: compute capability, threads, workspaces.
 
-Everything here follows from the architecture and decides which kernels run and what they take for themselves.
+Everything here follows from the architecture and decides which kernels run and what they allocate themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from brimful.specs.gpu import Gpu
 from brimful.units import KIB, MIB
 
-# Architecture -> compute capability, of the data-centre chip and of the others where they differ.
+# Architecture -> compute capability, of the data-centre chip and of the others if they differ.
 # Source: NVIDIA, CUDA GPUs (developer.nvidia.com/cuda-gpus).
 _CAPABILITY = {
     "Kepler": ((3, 7), (3, 7)),
@@ -25,7 +25,7 @@ _CAPABILITY = {
     "Blackwell": ((10, 0), (12, 0)),
 }
 _DATA_CENTRE = re.compile(r"\b(?:A100|A30|A800|P100|B100|B200|B300|GB200|GB300)\b")
-# Threads a multiprocessor holds at most. Source: CUDA C++ Programming Guide, table of compute capabilities.
+# Maximum threads per multiprocessor. Source: CUDA C++ Programming Guide, table of compute capabilities.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
 _OTHER_THREADS = 2048
 

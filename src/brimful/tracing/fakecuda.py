@@ -1,7 +1,7 @@
-"""A process in which PyTorch believes in one GPU: the answers of the card, and what a script asks of it.
+"""A process in which PyTorch believes in one GPU: the card's answers, and what a script asks of it.
 
-Everything is put back at the end but the shim itself. Answers about memory come from the tape, so a script
-that prints `torch.cuda.max_memory_allocated()` prints what the GPU would have said.
+Everything except the shim itself is restored at the end. Answers about memory come from the tape, so a script
+that prints `torch.cuda.max_memory_allocated()` prints what the GPU would have reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brimful.tracing.values import is_real, made_up_array, shape_changes
 
 @contextmanager
 def patched(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Set attributes, and put them back in reverse order."""
+    """Set attributes, and restore them in reverse order."""
     missing = object()
     before: list[tuple[Any, str, Any]] = []
     try:
@@ -86,7 +86,7 @@ def _device_changes(card: CudaDevice) -> list[tuple[Any, str, Any]]:
         "utilization": 100, "temperature": 50, "power_draw": 0, "clock_rate": 0,
     }  # fmt: skip
     changes = [(torch.cuda, name, always(answer)) for name, answer in answers.items()]
-    # What says "seed the GPU" queues calls for the day it is initialised; that day does not come.
+    # Seeding the GPU queues calls until it is initialised, which never happens here.
     changes.append((torch.cuda, "_lazy_call", always(None)))
     device = torch.device("cuda", 0)
     accelerator: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _device_changes(card: CudaDevice) -> list[tuple[Any, str, Any]]:
 
 
 class FakeStream:
-    """Work on any stream is recorded as if it were on one: streams change timing, seldom what is held."""
+    """Work on any stream is recorded as if it were on one: streams change timing, seldom memory."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.device = torch.device("cuda", 0)
@@ -117,7 +117,7 @@ class FakeStream:
 
 
 class FakeEvent:
-    """An event that has happened. Times between two are a made-up millisecond."""
+    """An event that has happened. The time between two is an invented millisecond."""
 
     __init__ = record = wait = synchronize = always(None)
     query = always(True)
@@ -204,7 +204,7 @@ def _set_data(tensor: Any, data: Any) -> None:
 
 
 def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
-    """Parts of PyTorch that look at a tensor's memory, which a fake one does not have."""
+    """Parts of PyTorch that access a tensor's memory, which a fake one does not have."""
     storage_resize = torch.UntypedStorage.resize_
 
     def resize(storage: Any, size: int) -> Any:
@@ -221,12 +221,12 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         return made_up_array(tensor, recorder.tape, recorder.places.line)
 
     def written_out(tensor: Any, spec: str) -> str:
-        # PyTorch writes a number only for exactly its own class: f"{loss:.3f}" would fail on a fake one.
+        # PyTorch formats a number only for exactly its own class: f"{loss:.3f}" would fail on a fake one.
         number = hasattr(tensor, "fake_mode") and tensor.dim() == 0
         return str(tensor.item().__format__(spec) if number else plain_format(tensor, spec))
 
     def not_saved(*_: Any, **__: Any) -> None:
-        # Numbers that do not exist must never take the place of a real checkpoint.
+        # Invented numbers must never replace a real checkpoint.
         recorder.tape.rules["torch.save: nothing is written"] += 1
 
     def pinned(tensor: Any, *_: Any) -> Any:
@@ -238,11 +238,12 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         (torch, "save", not_saved),
         (torch.serialization, "save", not_saved),
         (torch.Tensor, "__format__", written_out),
-        # Making a CUDA tensor from numbers must begin on the CPU: there is no device to begin on.
+        # Making a CUDA tensor from numbers must begin on the CPU: there is no device.
         (FakeTensorMode, "avoid_device_init", property(lambda _: True)),
-        # Module.to() swaps fake parameters in place and refuses while anyone watches them; only we do.
+        # Module.to() swaps fake parameters in place and refuses while they have weak references; only we have
+        # some.
         (torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda _: [])),
-        # Copying a tensor deeply asks whether it has memory of its own.
+        # Copying a tensor deeply asks whether it has its own memory.
         (FakeTensor, "data_ptr", always(0)),
         (FakeTensor, "data", property(_DATA.__get__, _set_data)),
         (torch.UntypedStorage, "resize_", resize),
@@ -261,7 +262,7 @@ def _attention_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, 
 
 
 def _amp_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
-    """Autocast and GradScaler switch themselves off where they find no GPU."""
+    """Autocast and GradScaler disable themselves if they find no GPU."""
     from torch.cuda.amp import common
 
     def step(scaler: Any, optimizer: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +278,7 @@ def _amp_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
 
 
 def _optimizer_changes() -> list[tuple[Any, str, Any]]:
-    """Optimizers and gradient clipping take all tensors at once on a GPU, unless a tensor is a subclass."""
+    """On a GPU, optimizers and gradient clipping process all tensors at once unless one is a subclass."""
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
@@ -294,7 +295,7 @@ def _making_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
             data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
         ) -> Any:
             where = torch.device(device) if device is not None else _default_device()
-            # A compiler that traces takes care of it itself, and would run our copy for real.
+            # A tracing compiler handles this itself, and would run our copy for real.
             if recorder.paused or isinstance(data, torch.Tensor) or where.type != "cuda":
                 more = {"requires_grad": True} if requires_grad else {}
                 return make(_known(data), *args, device=device, **more, **kwargs)
@@ -319,7 +320,7 @@ def _making_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
 
 
 def _default_device() -> torch.device:
-    """What torch.get_default_device() says; it makes a tensor to find out, which would never end here."""
+    """Like torch.get_default_device(), which makes a tensor to find out and would recurse forever here."""
     modes = reversed(torch.overrides._get_current_function_mode_stack())
     found = next((mode for mode in modes if isinstance(mode, DeviceContext)), None)
     found = found or getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -327,14 +328,14 @@ def _default_device() -> torch.device:
 
 
 def _known(data: Any) -> Any:
-    """Numbers in place of fake tensors in a list: PyTorch would read each from memory that is not there."""
+    """Numbers instead of fake tensors in a list: PyTorch would read each from memory that does not exist."""
     if isinstance(data, (list, tuple)) and any(isinstance(each, (list, tuple, FakeTensor)) for each in data):
         return [each.tolist() if isinstance(each, FakeTensor) else _known(each) for each in data]
     return data
 
 
 def _data_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
-    """Batches are loaded for real, in this process: workers cannot hand fake tensors over."""
+    """Batches are loaded for real, in this process: workers cannot pass fake tensors."""
     from torch.utils._python_dispatch import _disable_current_modes
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter

@@ -1,4 +1,4 @@
-"""What would make a traced program smaller: read off what it holds at its peak, with the bytes at stake."""
+"""What would make a traced program smaller, derived from its peak, with the bytes at stake."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from brimful.language import Sentence, Several, as_asked, say
 from brimful.specs.parts import Part
 from brimful.tracing.tape import Tape
 
-# What a change acts on.
+# What a change affects.
 Fix = Literal[
     "loss", "activations", "attention", "optimizer", "optimizer_step", "gradients", "fragmentation"
 ]  # fmt: skip
 
-_WORTH = 0.08  # of the peak: less is not worth a line
-_SCATTERED = 0.10  # of reserved memory that is not handed out at the peak
+_WORTH = 0.08  # of the peak: less is not worth mentioning
+_SCATTERED = 0.10  # of reserved memory that is unused at the peak
 
 
 def fixes_for(
     tape: Tape, parts: dict[Part, int], live: Collection[int], *, peak: int, allocated: int, reserved: int
 ) -> tuple[dict[str, Any], ...]:
-    """Changes worth trying, the largest stake first: what a change acts on, which is no promise."""
+    """Changes worth trying, largest stake first: the bytes that a change affects, not a promise."""
     found: list[tuple[int, Fix, tuple[Sentence, ...]]] = [
         (parts.get("logits_loss", 0), "loss", (say("tracing.change_loss_chunks"),)),
         (parts.get("activations", 0), "activations", (say("tracing.change_checkpoint"),)),
@@ -60,7 +60,7 @@ def _fix(code: Fix, size: int, change: tuple[Sentence, ...]) -> dict[str, Any]:
 
 
 def _score_bytes(tape: Tape, live: Collection[int]) -> int:
-    """Square matrices of scores: attention written out, four dimensions of which the last two are equal."""
+    """Square score matrices of unfused attention: four dimensions, of which the last two are equal."""
     total = 0
     for number in live:
         shape = tape.blocks[number].shape
@@ -70,7 +70,7 @@ def _score_bytes(tape: Tape, live: Collection[int]) -> int:
 
 
 def _old_gradient_bytes(tape: Tape, live: Collection[int], peak: int) -> int:
-    """Gradients of a step that is over, still there in a later one: nobody reads them any more."""
+    """Gradients of a finished step that are still alive in a later one: nothing reads them any more."""
     step = sum(end <= peak for end in tape.step_ends)
     return sum(
         block.bytes

@@ -1,4 +1,4 @@
-"""What the memory at one moment is made of: categories, modules, and who holds most of it."""
+"""What the memory at one moment consists of: categories, modules, and the largest holders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brimful.specs.parts import Part, part
 from brimful.tracing.tape import BACKWARD, FORWARD, OPTIMIZER, SETUP, Block, Tape
 
 OUTSIDE = "(outside a module)"  # a key of the JSON, among names of modules
-# Keys of the JSON that are older than the codes, where they are not simply the English name.
+# Keys of the JSON that are older than the codes, if they are not simply the English name.
 _KEYS: dict[Part, str] = {
     "weights": "parameters",
     "optimizer_state": "optimizer",
@@ -23,7 +23,7 @@ _KEYS: dict[Part, str] = {
 
 
 def key(code: Part) -> str:
-    """What a part is called in the JSON, beside its code."""
+    """The name of a part in the JSON, beside its code."""
     return _KEYS.get(code) or str(part(code))
 
 
@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Blocks alive at the peak that one op on one line made."""
+    """Blocks alive at the peak that were made by one op on one line."""
 
     category: Part
     op: str
@@ -118,7 +118,7 @@ def _waits_for_backward(tape: Tape, block: Block) -> bool:
 def _loss_blocks(tape: Tape) -> set[int]:
     """Blocks of the loss: by op, by the line of such an op, or made outside any module after the model.
 
-    Their floating inputs are the logits; copies in another number format on the way belong to them too.
+    Their floating-point inputs are the logits; copies in another number format on the way belong to them too.
     """
     blocks = tape.blocks
     lines = {(b.place.module, b.place.line) for b in blocks if b.place.line and _LOSS_OP.search(b.place.op)}

@@ -1,7 +1,7 @@
 """Start a script under trace in a child process, wait for it within a limit, and always end it.
 
-The script is the user's own and is meant to run: tracing is running it. It gets a process group of its own,
-no standard input and no GPU, and whatever it started is ended with it.
+The script is the user's own and is meant to run: tracing is running it. It gets its own process group, no
+standard input and no GPU, and all processes it started are ended with it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from brimful.errors import BadInput, NotFound, Refused, WorldFailed
 from brimful.language import Number, Plain, Sentence, Several, say, tongue
 from brimful.language.record import said_in
 
-START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
-MARK = "BRIMFUL_TRACE"  # in the environment of whatever a traced script starts
+# Beyond the script's own limit, which the child enforces: to start, load PyTorch, build the shim.
+START_S = 120
+MARK = "BRIMFUL_TRACE"  # in the environment of every process a traced script starts
 _TAIL_LINES = 12
 _ERRORS = {1: Refused, 2: BadInput, 3: WorldFailed}
 
@@ -62,7 +63,7 @@ def trace_script(
 
 
 def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None:
-    """The child's exit status, or None where it had to be ended."""
+    """The child's exit status, or None if it had to be ended."""
     command = [sys.executable, "-m", "brimful.tracing.child", str(folder / "request.json")]
     environment = {**_environment(world), MARK: folder.name}
     child = subprocess.Popen(
@@ -74,7 +75,7 @@ def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # The whole group, whether the child is gone or not: what it started must not outlive the answer.
+        # The whole group, even if the child is gone: what it started must not outlive the answer.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
@@ -82,10 +83,10 @@ def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None
 
 
 def end_marked(variable: str, mark: str) -> None:
-    """End what left the group (setsid, a daemon): every descendant has inherited the mark."""
+    """End processes that left the group (setsid, a daemon): every descendant has inherited the mark."""
     wanted = f"{variable}={mark}".encode()
     for process in Path("/proc").glob("[0-9]*"):
-        # Another user's cannot be read, and some are gone by the time we look.
+        # Other users' processes cannot be read, and some are gone by the time we look.
         with suppress(OSError):
             if wanted in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
@@ -93,8 +94,8 @@ def end_marked(variable: str, mark: str) -> None:
 
 def _environment(world: int) -> dict[str, str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-    environment.setdefault("WANDB_MODE", "disabled")  # a rehearsal is no run to log
-    # transformers copies weights to the card on threads of its own, where PyTorch knows nothing of a fake one
+    environment.setdefault("WANDB_MODE", "disabled")  # a rehearsal is not a run to log
+    # transformers copies weights to the card on its own threads, where PyTorch does not know our fake one
     environment["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     if world > 1:
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}

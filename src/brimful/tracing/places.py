@@ -1,7 +1,7 @@
 """Where in the user's program an op runs: the module by its name in the model, and the line of code.
 
-A backward op has no line of its own. Its autograd node carries the number it was given in the forward pass,
-and under that number the module and line of the forward op are kept.
+A backward op has no line. Its autograd node carries the number it was given in the forward pass, and the
+module and line of the forward op are stored under that number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<f
 
 
 class Places:
-    """Follows module calls and lines while a program runs."""
+    """Tracks module calls and lines while a program runs."""
 
     def __init__(self) -> None:
         self.phase: str | None = None  # set while an optimizer steps
@@ -45,14 +45,14 @@ class Places:
             self.inside.pop()
 
     def of(self, op: str, *, backward: bool, setup: bool) -> Place:
-        """Where the op that runs now belongs."""
+        """Where the current op belongs."""
         if backward:
             node = torch._C._current_autograd_node()
             module, line = self._forward.get(node._sequence_nr() if node is not None else -1, ("", ""))
             return Place(op, self.inside[-1] if self.inside else module, line or self.line(), BACKWARD)
         module, line = self.inside[-1] if self.inside else "", self.line()
         if torch.is_grad_enabled():
-            # The node was made, and counted, just before its op came to us; later ops find the same count.
+            # The node was created, and counted, just before its op reached us; later ops see the same count.
             self._forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, (module, line))
         # A module called while an optimizer steps is in its closure: the forward pass, as in Lightning.
         phase = None if self.inside else self.phase

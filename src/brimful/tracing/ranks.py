@@ -1,8 +1,8 @@
 """One rank of a distributed run, alone: collectives return at once and move nothing.
 
-`init_process_group` with any backend gives PyTorch's own fake process group. What a rank holds for the others
-(DDP's gradient buckets, FSDP2's gathered weights) is then made by the same code as on a real cluster. NCCL's
-own buffers are not.
+`init_process_group` with any backend returns PyTorch's own fake process group. What a rank holds for the
+others (DDP's gradient buckets, FSDP2's gathered weights) is then made by the same code as on a real cluster.
+NCCL's own buffers are not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _reduced_at_once(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001
 
 
 def rank_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
-    """A fake process group for whoever asks for one; nothing where PyTorch was built without distributed."""
+    """A fake process group on request; no changes if PyTorch was built without distributed."""
     if not dist.is_available():
         return []
     tape = recorder.tape
@@ -67,15 +67,15 @@ def rank_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         # Compares shapes and copies weights between ranks by reading them: there is nothing to read.
         (distributed, "_verify_param_shape_across_processes", lambda *_, **__: True),
         (distributed, "_sync_module_states", lambda *_, **__: None),
-        # Orders buckets anew after the first step, by numbers that ranks exchange; sizes stay about the same.
+        # Reorders buckets after the first step, by numbers that ranks exchange; sizes stay about the same.
         (dist.Reducer, "_rebuild_buckets", lambda *_: False),
-        # Times what collectives take, with CUDA events that a CPU build has not.
+        # Times collectives with CUDA events, which a CPU build does not have.
         (dist.Logger, "set_runtime_stats_and_log", lambda *_: None),
     ]
 
 
 def _shard_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
-    """FSDP2 runs as it is: what it gathers and reduces is given its name here."""
+    """FSDP2 runs unchanged: only what it gathers and reduces is labelled here."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -84,7 +84,7 @@ def _shard_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
     reduce = groups.foreach_reduce
 
     def unseen(*args: Any) -> Any:
-        # A DTensor learns the shape of a result by running the op on fake tensors of the whole size.
+        # A DTensor learns the shape of a result by running the op on fake tensors of the full size.
         recorder.paused += 1
         try:
             return propagate(*args)

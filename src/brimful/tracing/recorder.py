@@ -1,9 +1,10 @@
-"""Every CUDA storage a fake run makes, from the op that made it until nobody holds it.
+"""Every CUDA storage a fake run makes, from the op that made it until its last reference is gone.
 
 The run is ordinary Python on fake tensors. This dispatch mode sees each op before PyTorch's fake kernels do,
-notes new storages, and learns of their end from a weak reference: what is freed, and when, is decided by the
-same reference counts as on a GPU. Where a dispatch mode makes PyTorch take another branch than it would take
-without one, and where CUDA kernels take memory that no op shows, `rules` and `buffers` say what a GPU does.
+records new storages, and learns of their end from a weak reference: what is freed, and when, is decided by
+the same reference counts as on a GPU. Where a dispatch mode makes PyTorch take a different branch than
+without one, and where CUDA kernels allocate memory that no op shows, `rules` and `buffers` say what a GPU
+does.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _PRIM_DEVICE = torch.ops.prim.device.default
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 # Ops about memory that a fake tensor does not have.
 _MEMORY = {"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"}
-# Ops that write into what they are given, take nothing, and have no fake kernel in PyTorch.
+# Ops that write into their arguments, allocate nothing, and have no fake kernel in PyTorch.
 _WRITES_ONLY = {"aten::_fused_sgd_", "aten::_fused_adagrad_"}
-_EMPTY = "empty_strided"  # takes memory and runs no kernel
+_EMPTY = "empty_strided"  # allocates memory and runs no kernel
 _ANSWERED = frozenset(_MEMORY | _WRITES_ONLY)
 CONVOLUTION_NOTE = say("tracing.note_convolutions")
 
@@ -58,20 +59,21 @@ class Recorder(TorchDispatchMode):
         # By step, then op and number format.
         self.costs: defaultdict[int, dict[tuple[str, str], Cost]] = defaultdict(dict)
         self.in_place = InPlace()
-        # Storage -> its block, and the reference that watches it.
+        # Storage -> its block, and the weak reference that watches it.
         self._blocks: dict[int, tuple[int, Any]] = {}
         # Results of `all`: a run that goes well finds every number finite and no token padded.
         self._true: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # Real CPU tensors into which a fake one was written: their numbers are no longer true.
+        # Real CPU tensors into which a fake one was written: their values are no longer valid.
         self._stale: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # Storages that gave their memory back and may take it again: FSDP's whole parameters, between uses.
+        # Storages that freed their memory and may allocate it again: FSDP's gathered parameters, between
+        # uses.
         self._emptied: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._cublas_threads: set[int] = set()
         self._graph = -1
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Dynamo compiles nothing while a dispatch mode watches, unless the mode says that it may."""
+        """Dynamo compiles nothing while a dispatch mode is active, unless the mode allows it."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,13 +96,14 @@ class Recorder(TorchDispatchMode):
             return self._invent(args[0])
         result = NotImplemented
         if torch.is_inference_mode_enabled() and _is_composite(func):
-            # Inference mode hands composite ops over whole: open them, so that what they make inside is seen.
+            # Inference mode passes composite ops unopened: decompose them, so that what they make inside is
+            # seen.
             with self:
                 result = func.decompose(*args, **kwargs)
         return self._run(func, name, inputs, args, kwargs) if result is NotImplemented else result
 
     def _runs_for_real(self, func: Any, name: str, inputs: Sequence[Any], args: Any, kwargs: Any) -> bool:
-        """Whether it is the CPU's work. A real tensor that a fake one is written into is known no more."""
+        """Whether the op runs on the CPU. A real tensor that a fake one is written into becomes unknown."""
         if self.device != CUDA:
             return False
         stale = self._stale
@@ -127,7 +130,7 @@ class Recorder(TorchDispatchMode):
         before = len(self.tape.blocks)
         for tensor in results:
             if self._counts(tensor):
-                self._see(tensor, place, inputs, overwritten)
+                self._record_tensor(tensor, place, inputs, overwritten)
                 if func._schema.is_mutable:
                     self._first_use(tensor, name, inputs)
         if backward:
@@ -142,7 +145,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def ran(self, name: str, tensors: Sequence[Any]) -> None:
-        """A fused kernel, which is no op: the bytes it moved, and its name for buffers it is first to use."""
+        """A fused kernel, not an op: the bytes it moved, and its name for buffers it is first to use."""
         if self.paused:
             return
         for tensor in tensors:
@@ -150,7 +153,7 @@ class Recorder(TorchDispatchMode):
         self._add_cost(name, 0, tensors, again=False)
 
     def _first_use(self, tensor: Any, name: str, tensors: Sequence[Any]) -> None:
-        """Compiled code asks for memory before it knows the op: the op that writes first has made it."""
+        """Compiled code allocates memory before it knows the op: the op that writes first made it."""
         number = self.block_of(tensor)
         if number is None or self.tape.blocks[number].place.op != _EMPTY:
             return
@@ -159,7 +162,7 @@ class Recorder(TorchDispatchMode):
         block.sources = tuple(b for t in tensors if (b := self.block_of(t)) not in (None, number))
 
     def _flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> int:
-        """PyTorch's own count. What it cannot count is named, and ends nothing."""
+        """PyTorch's own count. What it cannot count is noted, and does not end the trace."""
         count = flop_registry.get(func._overloadpacket)
         if count is None:
             return 0
@@ -192,8 +195,8 @@ class Recorder(TorchDispatchMode):
     def _counts(self, tensor: Any) -> bool:
         return bool(tensor.device.type == self.device)
 
-    def _see(self, tensor: Any, place: Place, inputs: Sequence[Any], overwritten: Any) -> None:
-        """Note the tensor's storage where it is new, or has grown."""
+    def _record_tensor(self, tensor: Any, place: Place, inputs: Sequence[Any], overwritten: Any) -> None:
+        """Record the tensor's storage if it is new, or has grown."""
         storage = tensor.untyped_storage()
         size = storage.nbytes()
         known = self._blocks.get(storage._cdata)
@@ -217,7 +220,7 @@ class Recorder(TorchDispatchMode):
         self._watch(storage, number)
 
     def resized(self, storage: Any, place: Place) -> None:
-        """A storage whose size changed has a new block; the old one goes once its numbers are copied."""
+        """A storage whose size changed has a new block; the old one is freed once its data is copied."""
         number, _ = self._blocks.pop(storage._cdata, (None, None))
         if storage.nbytes():
             self._watch(storage, self.tape.alloc(storage.nbytes(), place))
@@ -246,7 +249,7 @@ class Recorder(TorchDispatchMode):
         self._blocks[key] = (number, weakref.ref(storage, gone))
 
     def _take_buffers(self, name: str, args: Any, results: Sequence[Any], place: Place) -> None:
-        """What the kernel takes for itself: given back when it returns, but for the workspace of cuBLAS."""
+        """What the kernel allocates itself: freed when it returns, except for the workspace of cuBLAS."""
         if "convolution" in name:
             self.tape.note(CONVOLUTION_NOTE)
         taken: list[int] = []
@@ -275,7 +278,7 @@ class Recorder(TorchDispatchMode):
         return args[0]
 
     def _invent(self, tensor: Any) -> Any:
-        """A value is asked for and there is none: what is known, or a neutral one, counted by line."""
+        """A value is requested and there is none: return what is known, or a neutral one, counted by line."""
         constant = getattr(tensor, "constant", None)
         if constant is not None:
             return constant.item()

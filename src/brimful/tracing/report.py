@@ -27,7 +27,7 @@ from brimful.tracing.items import (
 from brimful.tracing.speed import Cost, Pace, pace
 from brimful.tracing.tape import Tape
 
-# What else a user may set before the script starts, tried where it does not fit as it is.
+# Other settings a user could set before the script starts, tried if it does not fit.
 TRIED_SETTINGS = (
     "expandable_segments:True",
     "max_split_size_mb:512",
@@ -36,7 +36,7 @@ TRIED_SETTINGS = (
     "expandable_segments:True,garbage_collection_threshold:0.8",
 )
 _NO_TENSORS: tuple[Part, ...] = ("workspaces", "kernel_buffers")
-# Fields of a trace that the JSON has by the same name.
+# Fields of a trace that have the same name in the JSON.
 _AS_THEY_ARE = (
     *("fits", "gpu", "usable_bytes", "steps", "device_bytes", "modules", "peak_at", "out_of_memory"),
     *("verdict", "timeline", "rules_fired", "values_invented", "values_at", "events", "ops"),
@@ -69,7 +69,7 @@ class Trace:
     reserved_bytes: int
     device_bytes: int
     context: Interval
-    least: Counters  # with everything inside compiled graphs fused; the same where nothing is compiled
+    least: Counters  # with everything inside compiled graphs fused; the same if nothing is compiled
     first_step: Counters
     steady_step: Counters
     items: tuple[Item, ...]
@@ -154,14 +154,14 @@ def report(
     rough: bool = False,
     tf32: bool = False,
 ) -> Trace:
-    """Read a tape as the GPU would have lived it under `settings` (PYTORCH_CUDA_ALLOC_CONF)."""
+    """Read a tape as the GPU would have run it under `settings` (PYTORCH_CUDA_ALLOC_CONF)."""
     conf = Settings.parse(settings)
     if tape.memory_fraction is not None:
         conf = replace(conf, memory_fraction=tape.memory_fraction)
     requests = tape.requests()
     context = context_bytes(gpu)
     other = round(context.likely)
-    # As the card lives it, which returns its cache before it fails; where it fails, what the program wants.
+    # As on the card, which releases its cache before it fails; if it fails, what the program wants.
     walk, failure = _walk(requests, Allocator(conf, gpu.memory_bytes, other_bytes=other))
     if failure is not None:
         walk, _ = _walk(requests, Allocator(conf))
@@ -173,7 +173,7 @@ def report(
     parts = by_category(tape, live, category)
     least = _least(tape, category, conf, total)
     ends = tape.step_ends or [len(requests)]
-    # The last whole step, after the one that made the optimizer's state.
+    # The last complete step, after the one that made the optimizer's state.
     steady_from = ends[-2] if len(ends) > 1 else 0
     return Trace(
         gpu=gpu.name,
@@ -251,7 +251,7 @@ _LIBRARY = re.compile(r"^(?:addmm|mm|bmm|baddbmm|_scaled_mm|sort|.*convolution.*
 
 
 def _least(tape: Tape, category: list[Part], settings: Settings, total: Counters) -> Counters:
-    """The peaks if compiled code kept none of its temporaries but what library kernels return."""
+    """The peaks if compiled code kept no temporaries except what library kernels return."""
     requests = _fused(tape, category)
     if requests is None:
         return total
@@ -264,7 +264,7 @@ def _least(tape: Tape, category: list[Part], settings: Settings, total: Counters
 
 
 def _fused(tape: Tape, category: list[Part]) -> list[Request] | None:
-    """The requests if everything inside compiled code were fused; None where nothing is compiled."""
+    """The requests if everything inside compiled code were fused; None if nothing is compiled."""
     fused = {
         n
         for n, name in enumerate(category)
@@ -276,7 +276,7 @@ def _fused(tape: Tape, category: list[Part]) -> list[Request] | None:
 def _doubt_of_fusion(
     requests: list[Request] | None, settings: Settings, gpu: Gpu, *, other: int, fails: bool
 ) -> tuple[Sentence, ...]:
-    """Whether it fits depends on how much the compiler fuses: nobody knows until it has compiled."""
+    """Whether it fits depends on how much the compiler fuses, which is unknown until it has compiled."""
     if requests is None:
         return ()
     fused = run(requests, settings, gpu.memory_bytes, other_bytes=other)

@@ -1,8 +1,8 @@
-"""The rough mode: where no shim can be built, "cuda" is read as "cpu" and CPU-typed fakes are recorded.
+"""The rough mode: if no shim can be built, "cuda" is read as "cpu" and CPU-typed fakes are recorded.
 
-Off by more, and named so wherever it is shown. A CPU build keeps other tensors than a GPU: dropout masks in
-full precision, norm statistics in the input's format, math attention, cross-entropy in fewer casts. Rules
-about CUDA kernels do not apply, so no workspaces and no buffers are counted.
+It is less accurate, and labelled as such wherever it is shown. A CPU build keeps other tensors than a GPU:
+dropout masks in full precision, norm statistics in the input's format, math attention, cross-entropy with
+fewer casts. Rules about CUDA kernels do not apply, so no workspaces and no buffers are counted.
 """
 
 from __future__ import annotations

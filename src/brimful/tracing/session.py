@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch._dynamo  # every FakeTensorMode loads it: here, so that it belongs to loading PyTorch
+import torch._dynamo  # every FakeTensorMode loads it: here, so that it counts as loading PyTorch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.errors import WorldFailed
@@ -49,9 +49,9 @@ def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[
         yield recorder
 
 
-# A CPU build has no CUDA kernel for these and opens them into their parts, above any mode that could see them
-# whole. On a GPU each is one kernel with one result. Source: PyTorch, native_functions.yaml: the ops with
-# kernels of their own for CPU and CUDA beside a composite one.
+# A CPU build has no CUDA kernel for these and decomposes them, above any mode that could see them whole. On a
+# GPU each is one kernel with one result. Source: PyTorch, native_functions.yaml: the ops with their own
+# kernels for CPU and CUDA beside a composite one.
 _WHOLE = ("silu_backward", "mish_backward")
 
 
@@ -72,7 +72,7 @@ def _below_autograd(op: Any) -> Callable[..., Any]:
 
 
 def _calibrate(recorder: Recorder) -> None:
-    """Run a backward pass in which the engine surely adds in place, to learn what its counts look like."""
+    """Run a backward pass in which the engine surely adds in place, to learn its reference counts."""
     trial = Recorder(recorder.card)
     trial.in_place.calibrating = True
     with trial:
@@ -81,7 +81,7 @@ def _calibrate(recorder: Recorder) -> None:
         try:
             (middle * 3 + middle * 4).sum().backward()
         except RuntimeError as error:
-            # Autograd counts devices at the first backward pass of a process, and only then.
+            # Autograd counts devices only at the first backward pass of a process.
             if "device_ready_queues_" not in str(error):
                 raise
             raise WorldFailed(say("tracing.backward_before_trace"), code="backward_before_trace") from error

@@ -1,7 +1,7 @@
 """Build the shim (shim.cpp) with the machine's own C++ compiler, once per version of PyTorch, and load it.
 
-A prebuilt library would have to match the user's PyTorch to the letter; building takes a few seconds and then
-lies in the cache folder. Where it cannot be built there is the rough mode, which the caller chooses by name.
+A prebuilt library would have to match the user's PyTorch exactly; building takes a few seconds and the result
+is cached. If it cannot be built there is the rough mode, which the caller chooses explicitly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _loaded = False
 
 
 def load_shim() -> None:
-    """Make this process's PyTorch accept fake CUDA tensors, for good: a device guard cannot be taken back."""
+    """Make this process's PyTorch accept fake CUDA tensors, permanently: a device guard cannot be removed."""
     global _loaded  # noqa: PLW0603  one process has one libtorch, and this is a fact about it
     if _loaded:
         return
@@ -88,7 +88,7 @@ def _build(source: bytes, library: Path) -> None:
             raise _cannot_build(compiler, str(error)) from error
         if done.returncode != 0:
             raise _cannot_build(compiler, next(iter(done.stderr.strip().splitlines()), "no message"))
-        built.replace(library)  # whole or not at all: two processes may build at once
+        built.replace(library)  # atomic: two processes may build at once
 
 
 def _cannot_build(compiler: str, why: str) -> WorldFailed:
@@ -97,7 +97,7 @@ def _cannot_build(compiler: str, why: str) -> WorldFailed:
     return WorldFailed(said, code="no_shim")
 
 
-# Forward, backward and an optimizer: what an unsuited build would abort in.
+# Forward, backward and an optimizer: where an incompatible build would abort.
 _PROBE = """
 import ctypes, os, sys
 import torch
@@ -114,7 +114,7 @@ os._exit(0)
 
 
 def _probe(library: Path) -> None:
-    """Try the shim in a process of its own first: a build it does not suit would take ours down with it."""
+    """Try the shim in a separate process first: an incompatible build would crash ours."""
     works = library.with_suffix(".works")
     if works.exists():
         return

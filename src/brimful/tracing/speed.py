@@ -1,10 +1,10 @@
 """Step time and MFU of any traced program: each op at the card's roofline, never faster than launches.
 
     op        max(FLOPs / rate its kind reaches, bytes read and written / bandwidth)
-    step      the sum over ops, or calls · time to launch a kernel where that is longer
+    step      the sum over ops, or calls · time to launch a kernel if that is longer
 
-The rates of a card are the closed form's own functions (`roofline.py`), and so is the interval; that they
-hold for other kinds of models is taken for granted, and the interval is widened for it.
+The rates of a card and the interval come from the closed form's own functions (`roofline.py`); that they hold
+for other kinds of models is assumed, and the interval is widened for it.
 Leaves out: time between GPUs, data loading, and what overlaps.
 """
 
@@ -26,7 +26,7 @@ from brimful.specs.estimate import Bound, Interval
 from brimful.specs.gpu import Gpu
 
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp32"}
-_WIDER = 1.25  # the closed form's interval was measured on transformers alone
+_WIDER = 1.25  # the closed form's interval was measured only on transformers
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Cost:
     calls: int = 0
     flops: int = 0
     bytes: int = 0
-    recomputed_flops: int = 0  # part of `flops` that checkpointing does a second time
+    recomputed_flops: int = 0  # part of `flops` that checkpointing repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Pace:
 
 
 def pace(costs: Mapping[tuple[str, str], Cost], gpu: Gpu, *, tf32: bool) -> Pace | None:
-    """The time of one step from its ops; None where nothing was computed."""
+    """The time of one step from its ops; None if nothing was computed."""
     if not costs:
         return None
     compute_s = move_s = 0.0

@@ -21,7 +21,7 @@ RECURRENT_NOTE = say("tracing.note_recurrent")
 
 
 class EnoughSteps(BaseException):
-    """The wanted steps are done: unwinds the user's code. No Exception, so that few handlers catch it."""
+    """The requested steps are done: unwinds the user's code. Not an Exception, so few handlers catch it."""
 
 
 class Steps:
@@ -31,8 +31,8 @@ class Steps:
         self.recorder = recorder
         self.wanted = wanted
         self._checker: tuple[Any, Any] | None = None
-        # The first optimizer to step: where there are several, its calls count. Not held: a script that is
-        # done with one training may begin another.
+        # The first optimizer to step: if there are several, its calls count. A weak reference: a script may
+        # finish one training and begin another.
         self._leader: Callable[[], Any] = lambda: None
 
     @contextmanager
@@ -80,7 +80,8 @@ class Steps:
     def _enter(self, module: Any, args: Any) -> None:
         places = self.recorder.places
         if not places.inside:
-            # Not right after the last step: other optimizers may follow it, and the next forward pass tells.
+            # Not right after the last step: other optimizers may follow it; the next forward pass shows that
+            # they are done.
             if len(self.recorder.tape.step_ends) >= self.wanted:
                 raise EnoughSteps
             self._answer_transformers()
@@ -96,9 +97,9 @@ class Steps:
         places.enter(module, args)
 
     def _answer_transformers(self) -> None:
-        """transformers looks into masks unless a tensor is fake, and keeps a mask it could have skipped.
+        """transformers inspects masks unless a tensor is fake, and keeps a mask it could have skipped.
 
-        A run on a GPU looks. So shall this one: what it asks is answered as for a batch without padding.
+        A run on a GPU inspects them, so this one must too: it is answered as for a batch without padding.
         """
         imports: Any = sys.modules.get("transformers.utils.import_utils")
         if self._checker is None and imports is not None and hasattr(imports, "is_fake_tensor"):

@@ -14,7 +14,7 @@ SETUP, FORWARD, BACKWARD, OPTIMIZER = "setup", "forward", "backward", "optimizer
 
 
 class Place(NamedTuple):
-    """Where memory was asked for: op, module, line of the user's code, and when."""
+    """Where memory was requested: op, module, line of the user's code, and when."""
 
     op: str
     module: str
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """One piece of GPU memory: a storage, or what a kernel takes for itself."""
+    """One piece of GPU memory: a storage, or a kernel's own allocation."""
 
     bytes: int
     place: Place
@@ -33,29 +33,29 @@ class Block:
     sources: tuple[int, ...] = ()  # blocks the op read
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    role: Part | None = None  # where something says so: weights, gradients, workspaces, …
+    role: Part | None = None  # if known: weights, gradients, workspaces, …
     died: int | None = None
-    holders: int = 1  # storages that share it: an op written in place gives one block two names
+    holders: int = 1  # storages that share it: an in-place op gives one block two names
     address: int = 0
 
 
 @dataclass(slots=True)
 class Tape:
-    """Events in order, the blocks they speak of, and what had to be made up on the way."""
+    """Events in order, the blocks they refer to, and what had to be invented on the way."""
 
     blocks: list[Block] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)  # (MALLOC | FREE | EMPTY_CACHE, block)
     step_ends: list[int] = field(default_factory=list)  # index of the first event after each optimizer step
     backward_starts: list[int] = field(default_factory=list)
-    rules: Counter[str] = field(default_factory=Counter)  # rule -> times it fired
+    rules: Counter[str] = field(default_factory=Counter)  # rule -> times it applied
     values: Counter[str] = field(default_factory=Counter)  # line that asked for a value -> times
     shaped: Counter[str] = field(default_factory=Counter)  # line where such a value became a size -> times
     empty: Counter[str] = field(default_factory=Counter)  # model called with an empty tensor -> times
     memory_fraction: float | None = None  # as the script set it
-    closed: bool = False  # the run is over: what is freed from now on is our own cleaning up
-    notes: dict[str, Sentence] = field(default_factory=dict)  # by code: what a reader has to know, once each
+    closed: bool = False  # the run is over: what is freed from now on is our own clean-up
+    notes: dict[str, Sentence] = field(default_factory=dict)  # by code: what a reader must know, once each
     ops: int = 0
-    # Answers torch.cuda.memory_allocated and its like while the script runs.
+    # Answers torch.cuda.memory_allocated and similar calls while the script runs.
     allocator: Allocator = field(default_factory=Allocator)
 
     def note(self, said: Sentence) -> None:
@@ -91,14 +91,14 @@ class Tape:
         self.allocator.empty_cache()
 
     def reset_peaks(self) -> None:
-        """What a script's own reset means for its own questions; the report reads the events."""
+        """A script's own reset affects only its own questions; the report reads the events."""
         allocator = self.allocator
         allocator.peak_allocated_bytes = allocator.allocated_bytes
         allocator.peak_requested_bytes = allocator.requested_bytes
         allocator.peak_reserved_bytes = allocator.reserved_bytes
 
     def requests(self) -> list[Request]:
-        """The same events in the allocator's words."""
+        """The same events as allocator requests."""
         return [
             Request(MALLOC, number, self.blocks[number].bytes)
             if action == MALLOC

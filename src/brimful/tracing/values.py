@@ -1,10 +1,10 @@
-"""Which values of a traced program are real, and what becomes of those that are not.
+"""Which values of a traced program are real, and what happens to those that are not.
 
-A GPU's tensors have no numbers here. The CPU's do, where somebody may look at them: where a batch starts in a
+A GPU's tensors have no values here. The CPU's do, if the program may look at them: where a batch starts in a
 file, how wide a layer is, how long a sentence. Weights made on the CPU stay fake, since an 8B model would not
-fit in this machine and nobody reads them.
+fit in this machine and nothing reads them.
 
-An integer that has to be made up is an `Unknown`, and so is what is computed from it: where one reaches a
+An integer that has to be invented is an `Unknown`, and so is everything computed from it: if one reaches a
 shape, a slice or a size, the trace cannot know what it measures, and says so.
 """
 
@@ -20,11 +20,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.tracing.tape import Tape
 
-SMALL = 1 << 16  # elements of a floating-point tensor from a factory that are made for real
-LARGE = 1 << 24  # beyond this a floating-point tensor is not computed with: weights read from a file
+SMALL = 1 << 16  # largest floating-point tensor from a factory that is made for real, in elements
+LARGE = 1 << 24  # beyond this, no computing with a floating-point tensor: weights read from a file
 # Numbers that follow from the arguments.
 _COUNTED = frozenset({"arange", "linspace", "logspace", "scalar_tensor", "randint", "randperm", "eye"})
-# Take a little of a large tensor without computing with it.
+# Ops that take a little of a large tensor without computing with it.
 _PICKS = frozenset({"index", "index_select", "gather", "select_copy", "slice_copy", "lift_fresh"})
 
 
@@ -34,7 +34,7 @@ def is_real(tensor: Any) -> bool:
 
 
 def runs_for_real(func: Any, name: str, tensors: Iterable[Any], args: Any, kwargs: Any) -> bool:
-    """Whether an op is done on this machine: all it reads is real, and what it makes stays on the CPU."""
+    """Whether an op runs on this machine: all its inputs are real, and its result stays on the CPU."""
     device = kwargs.get("device")
     if device is not None and torch.device(device).type != "cpu":
         return False
@@ -64,10 +64,10 @@ def _is_view(func: Any) -> bool:
 
 
 class Unknown(int):
-    """An integer that nobody knows. Arithmetic with one gives another."""
+    """An integer of unknown value. Arithmetic with one gives another."""
 
 
-def _spreading(name: str) -> Callable[..., Any]:
+def _propagating(name: str) -> Callable[..., Any]:
     plain = getattr(int, name)
 
     def computed(*numbers: Any) -> Any:
@@ -78,10 +78,10 @@ def _spreading(name: str) -> Callable[..., Any]:
 
 
 for _name in ("add", "sub", "mul", "floordiv", "mod"):
-    setattr(Unknown, f"__{_name}__", _spreading(f"__{_name}__"))
-    setattr(Unknown, f"__r{_name}__", _spreading(f"__r{_name}__"))
+    setattr(Unknown, f"__{_name}__", _propagating(f"__{_name}__"))
+    setattr(Unknown, f"__r{_name}__", _propagating(f"__r{_name}__"))
 
-# What takes a size: where an `Unknown` among its arguments means that a shape was made up.
+# Functions that take a size: an `Unknown` among their arguments means that a shape was invented.
 _MAKERS = (
     "arange", "empty", "full", "linspace", "narrow", "ones", "rand", "randint", "randn", "randperm", "zeros",
 )  # fmt: skip
@@ -92,7 +92,7 @@ _METHODS = (
 
 
 def shape_changes(tape: Tape, line: Callable[[], str]) -> list[tuple[Any, str, Any]]:
-    """Notes in `tape.shaped` where a made-up integer shapes a tensor."""
+    """Records in `tape.shaped` where an invented integer shapes a tensor."""
 
     def watched(plain: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(plain)
@@ -112,7 +112,7 @@ def shape_changes(tape: Tape, line: Callable[[], str]) -> list[tuple[Any, str, A
         return read
 
     def as_size(plain: Callable[[Any], int]) -> Callable[[Any], int]:
-        # Python makes a plain int of what these return, so where it goes cannot be followed.
+        # Python converts what these return to a plain int, so its use cannot be followed.
         def number(tensor: Any) -> int:
             before = tape.values.total()
             found = plain(tensor)
@@ -137,9 +137,9 @@ def _as_unknown(found: Any) -> Any:
 
 
 def watched_range(tape: Tape, line: Callable[[], str]) -> Callable[..., range]:
-    """`range` for a traced script: how often a loop runs shapes what it does, as a size does.
+    """`range` for a traced script: how often a loop runs matters like a size does.
 
-    Python makes plain integers of what it counts, so this is the last place where an `Unknown` is seen.
+    Python counts with plain integers, so this is the last place where an `Unknown` is seen.
     """
 
     def counted(*numbers: Any) -> range:
@@ -151,7 +151,7 @@ def watched_range(tape: Tape, line: Callable[[], str]) -> Callable[..., range]:
 
 
 def made_up_array(tensor: Any, tape: Tape, line: Callable[[], str]) -> Any:
-    """Numbers for numpy in place of a tensor that has none. An integer read out of them is an `Unknown`."""
+    """Numbers for numpy instead of a tensor that has none. An integer read from them is an `Unknown`."""
     import numpy as np
 
     tape.values[line()] += 1
@@ -161,7 +161,7 @@ def made_up_array(tensor: Any, tape: Tape, line: Callable[[], str]) -> Any:
         return plain
 
     class Array(np.ndarray[Any, Any]):
-        """Integers that nobody knows."""
+        """Integers of unknown value."""
 
         def __getitem__(self, at: Any) -> Any:
             found = super().__getitem__(at)
@@ -180,7 +180,7 @@ def made_up_array(tensor: Any, tape: Tape, line: Callable[[], str]) -> Any:
         __int__ = __index__
 
         def __array_wrap__(self, found: Any, context: Any = None, return_scalar: bool = False) -> Any:
-            # max(), sum() and the like give a scalar, which would be a plain number.
+            # max(), sum() and similar return a scalar, which would be a plain number.
             return Unknown(found) if return_scalar and found.dtype.kind in "iu" else found.view(Array)
 
     return plain.view(Array)

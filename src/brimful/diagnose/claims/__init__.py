@@ -1,1 +1,1 @@
-"""Claims: the advice people find, judged on their own config by predicting it with and without."""
+"""Claims: common advice, judged on the user's own config by predicting it with and without."""

@@ -1,7 +1,7 @@
-"""Which claims a text makes: an idea that is changed, what it is said to do, and by how much.
+"""Which claims a text makes: an idea that is changed, its stated effect, and how large that is.
 
 Two kinds. An *effect* is a change (fp16, a smaller batch) and its direction in memory or time; the change may
-stand in the clause or sentence before. A *fact* (`facts.toml`) is some ideas that are all in one sentence.
+be in the previous clause or sentence. A *fact* (`facts.toml`) is a set of ideas that are all in one sentence.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LESS, SAME, MORE = -1, 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One thing a text says; `denied`: it says that it is not so."""
+    """One claim of a text; `denied`: the text says that it is not so."""
 
     code: str
     quotes: tuple[str, ...]
-    text: str  # the folded statement
+    text: str  # the statement, case-folded
     denied: bool = False
     direction: int = LESS
     share: tuple[float, float] | None = None  # of the memory or time, lowest and highest
     settings: dict[str, str] = field(default_factory=dict)  # advised up to here
 
 
-# A change, and whether memory or time -> the claim. The first is what a word of "more" makes of it.
+# A change, and whether memory or time -> the claim. The first is for a word meaning "more".
 _EFFECTS: dict[tuple[str, str], str] = {
     ("fp16", "memory"): "fp16",
     ("bf16", "memory"): "fp16",
@@ -86,11 +86,11 @@ class Fact:
     every: str
     none: str = ""
     about: str = ""
-    figure: bool = False  # a share in per cent has to be there too
-    denied_by: str = ""  # ideas that turn it round by themselves
-    unless: str = ""  # facts of the same sentence that say it better
-    together: str = ""  # ideas that must be in one part of it
-    inherits: bool = False  # the sentence before may name what it is about
+    figure: bool = False  # a percentage must be there too
+    denied_by: str = ""  # ideas that negate it by themselves
+    unless: str = ""  # facts of the same sentence that are more specific
+    together: str = ""  # ideas that must be in the same part of it
+    inherits: bool = False  # the previous sentence may name its subject
 
 
 @cache
@@ -99,12 +99,12 @@ def _all_facts() -> tuple[Fact, ...]:
     return tuple(Fact(**row) for row in tomllib.loads(text)["fact"])
 
 
-# Figures that can be worked out, and a promise, whose words are not ideas: these need no other words.
+# Computable figures, and a promise, whose words are not ideas: these need no other words.
 _BY_THEIR_OWN_RULES = {
     *("logits_bytes", "states_bytes", "weights_bytes", "kv_cache_bytes", "gpu_memory_unit"),
     *("peak_tflops", "mfu_above_peak", "same_batch", "never_fails"),
 }
-# What such a sentence says of memory or time is this, and no effect of a change it happens to name.
+# Such a sentence about memory or time makes this claim, not the effect of a change it happens to mention.
 _ALONE = {
     *("context_memory_growth", "lora_saves", "zero_shards", "waiting_lowers_memory", "mfu_peak_is_a100"),
     *(
@@ -121,11 +121,10 @@ _ALONE = {
 def find_claims(found: tuple[Statement, ...]) -> tuple[Claim, ...]:
     """One entry for each distinct claim, in the order of the text, with every sentence that makes it.
 
-    A sentence that names nothing of its own ("That saves half.") speaks of what the one before named; the
-    quote is then both.
+    A sentence without a subject ("That saves half.") refers to the one before; the quote is then both.
     """
     advised: dict[str, str] = {}
-    before: Statement | None = None  # the last sentence of this paragraph that named something
+    before: Statement | None = None  # the last sentence of this paragraph with a subject
     claims: dict[tuple[str, bool], Claim] = {}
     for statement in found:
         text = statement.folded
@@ -147,7 +146,7 @@ def find_claims(found: tuple[Statement, ...]) -> tuple[Claim, ...]:
 
 
 def _claims(text: str, before: str) -> Iterator[Claim]:
-    """What a sentence says, of its own or of what the sentence before named."""
+    """What a sentence says, about its own subject or that of the sentence before."""
     facts = tuple(_facts(text, before))
     alone = {fact.code for fact in facts} & _ALONE
     if not alone:
@@ -160,7 +159,7 @@ def _claims(text: str, before: str) -> Iterator[Claim]:
 
 
 def _add(claims: dict[tuple[str, bool], Claim], made: Claim) -> None:
-    """Said again it is one claim: the figure counts that is given, and every sentence is kept."""
+    """A repeated claim is one claim: the stated figure counts, and every sentence is kept."""
     code = made.code
     if code == "workers_gpu_memory" and made.denied:
         code = "pinned_host_memory"  # the same, from the other side
@@ -226,15 +225,15 @@ _FROM_TO = re.compile(
 
 
 def _direction(clause: str, dimension: str, *, of_its_own: bool) -> int | None:
-    clause = _MORE_STEPS.sub(" ", clause)  # what is changed, not what it does
-    clause = _COMPARED.sub(" ", clause)  # with a limit: no effect of anything
-    # "more time for less memory": two ways to read it
+    clause = _MORE_STEPS.sub(" ", clause)  # what is changed, not its effect
+    clause = _COMPARED.sub(" ", clause)  # a comparison with a limit: not an effect
+    # "more time for less memory": can be read both ways
     return None if len(directions(clause)) > 1 else _one_direction(clause, dimension, of_its_own=of_its_own)
 
 
 def _one_direction(clause: str, dimension: str, *, of_its_own: bool) -> int | None:
     if says("saves", clause) and dimension == "memory":
-        return LESS  # "saved for free" is saved all the same
+        return LESS  # "saved for free" is still saved
     if says("same", clause):
         return SAME
     if dimension == "speed" and (says("slower", clause) or says("faster", clause)):
@@ -245,7 +244,7 @@ def _one_direction(clause: str, dimension: str, *, of_its_own: bool) -> int | No
     for idea, direction in (("less", LESS), ("half", LESS), ("more", MORE)):
         if says(idea, clause):
             return direction
-    # "takes" and "needs" say more only where no amount follows
+    # "takes" and "needs" mean more only if no amount follows
     weak = MORE if of_its_own and says("consumes", clause) and not sizes(clause) else None
     return LESS if weak is None and percents(clause) and dimension == "memory" else weak
 
@@ -276,7 +275,7 @@ def _effect(code: str, change: str, clause: str, text: str, direction: int) -> I
 
 
 def _share(clause: str) -> tuple[float, float] | None:
-    """In per cent, as a half, or as so many times; of activations alone it is no share of the whole."""
+    """In per cent, as a half, or as a factor; for activations alone it is not a share of the whole."""
     if says("activations", clause):
         return None
     if told := percents(clause):
@@ -295,7 +294,7 @@ def _is_more_than_memory(clause: str, text: str, direction: int) -> bool:
 
 
 def _compiled(clause: str, text: str, direction: int) -> tuple[int, bool]:
-    """What is said of compiled code, where the text may speak of turning it off."""
+    """What is said about compiled code; the text may speak of turning it off."""
     if says("later", text):
         return direction, denies(clause)  # in stages: first without, then with
     off_here = settings_in(clause).get("compile") == "False"
@@ -336,7 +335,7 @@ _GOES_ON = re.compile(
 
 
 def _holds(fact: Fact, text: str, before: str) -> bool:
-    """Its ideas are in the sentence; the first, what it is about, may be in the one before."""
+    """Its ideas are in the sentence; the first, its subject, may be in the one before."""
     subject, _, rest = fact.every.partition(" ")
     if (
         fact.inherits
@@ -362,7 +361,7 @@ _ABOVE = re.compile(r"\bover\b|above|exceed|depass|super|uber|mehr als")
 def _figures(text: str, before: str) -> Iterator[Claim]:
     whole, text = text, ", ".join(part for part in clauses(text) if not says("fits", part))
     told = sizes(text)
-    known = f"{before} {text}"  # how many parameters, and of how many bytes, is often said first
+    known = f"{before} {text}"  # the number of parameters, and their bytes, are often stated first
     if told and (written := [each for each in products(text) if len(each) >= 3]):
         code = "kv_cache_bytes" if says("kv", known) else "logits_bytes"
         vocab = any(factor >= 30_000 for each in written for factor in each)
@@ -382,7 +381,7 @@ def _figures(text: str, before: str) -> Iterator[Claim]:
 
 
 def _weighs(text: str, before: str) -> bool:
-    """A size of weights or states: of the sentence itself, or of one that goes on about them."""
+    """A size of weights or states: in the sentence itself, or in one that continues about them."""
     if says("most", text) or (says("activations", text) and not parameters(text)):
         return False
     return not before or bool(parameters(text)) or says("states", text)

@@ -1,7 +1,7 @@
-"""Each claim, judged from formulas on one config: predict as it is and as advised, and compare.
+"""Each claim, judged by formulas on one config: predict it as it is and as advised, and compare.
 
-The words of a verdict: *true* it does what is said; *partly* it helps, but less than said or at a price that
-is not; *false* it does not; *cannot_tell* the config gives nothing to compare.
+The verdicts: *true* it does what is claimed; *partly* it helps, but less than claimed or at an unstated
+price; *false* it does not; *cannot_tell* the config gives nothing to compare.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from brimful.specs.training import Training
 Verdict = Literal["true", "partly", "false", "cannot_tell"]
 
 _SAME_FRAC = 0.005  # of the memory: less than any counter shows
-_CLEAR_FRAC = 0.03  # of the memory: worth the trouble
+_CLEAR_FRAC = 0.03  # of the memory: worth the effort
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,9 +32,9 @@ class Case:
 
     reading: Reading
     gpu: Gpu
-    other_bytes: int | None = None  # None: as is assumed for the card
+    other_bytes: int | None = None  # None: the default assumption for the card
     correction: Correction | None = field(kw_only=True)
-    claimed_frac: float | None = None  # the share that somebody promises
+    claimed_frac: float | None = None  # the promised share
 
     @property
     def training(self) -> Training:
@@ -58,7 +58,7 @@ def _estimate(case: Case, model: Model, training: Training) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What a change is predicted to do."""
+    """The predicted effect of a change."""
 
     before_bytes: int
     after_bytes: int
@@ -81,7 +81,7 @@ class Effect:
 
 
 def effect(before: Estimate, after: Estimate, *, tokens_factor: float = 1.0) -> Effect:
-    """`tokens_factor`: how many times the tokens of a step; time is compared for the same tokens."""
+    """`tokens_factor`: the factor on the tokens of a step; time is compared for the same tokens."""
     return Effect(
         before_bytes=round(before.memory.device_bytes.likely),
         after_bytes=round(after.memory.device_bytes.likely),
@@ -99,14 +99,15 @@ class Judgement:
     why: tuple[Sentence, ...]
     effect: Effect | None = None
     published: tuple[Sentence, ...] = ()
-    quotes: tuple[str, ...] = ()  # every sentence of a text that says so
+    quotes: tuple[str, ...] = ()  # every sentence of a text that makes the claim
     denied: bool = False  # the text says that it is not so
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         return {
             "claim": self.claim,
             "said": spoken.text(self.said),
-            "verdict": self.verdict.replace("_", " "),  # as it always was; the next is the one to match
+            # Kept as it always was; programs should match the next one.
+            "verdict": self.verdict.replace("_", " "),
             "verdict_code": self.verdict,
             "quotes": list(self.quotes),
             "denied": self.denied,
@@ -123,7 +124,7 @@ def verdict_words(verdict: Verdict) -> Sentence:
 def judged(
     claim: str, verdict: Verdict, *why: Sentence, effect: Effect | None = None, **said: object
 ) -> Judgement:
-    """What was published about a claim stands beside every verdict but *cannot_tell*."""
+    """Published evidence about a claim is shown with every verdict except *cannot_tell*."""
     known = claim in CLAIMS and verdict != "cannot_tell"
     return Judgement(
         claim=claim,
@@ -136,7 +137,7 @@ def judged(
 
 
 def saves(e: Effect) -> Sentence:
-    """What it does to memory and time, in one sentence."""
+    """The effect on memory and time, in one sentence."""
     values = {"frac": Percent(abs(e.saves_frac), 1), "time": Factor(e.step_time_factor)}
     if abs(e.saves_frac) < _SAME_FRAC:
         return say("diagnose.saves_nothing", time=values["time"])
@@ -149,7 +150,7 @@ def saves(e: Effect) -> Sentence:
 
 
 def fp16(case: Case) -> Judgement:
-    """fp16 for bf16. Both are two bytes; only a card without bf16 hardware gains, and it gains time."""
+    """fp16 instead of bf16. Both are two bytes; only a card without bf16 hardware gains, in time."""
     casts = case.training.casts if case.training.half else "autocast"
     e = effect(case.then(dtype="bfloat16", casts=casts), case.then(dtype="float16", casts=casts))
     why = [saves(e), say("diagnose.fp16_same_bytes")]
@@ -176,7 +177,7 @@ def compile_off(case: Case) -> Judgement:
 
 
 def smaller_batch(case: Case, *, batch_size: int | None = None, accumulation: int | None = None) -> Judgement:
-    """A smaller batch saves its share of activations and logits, not of the whole; and may be another run."""
+    """A smaller batch saves its share of activations and logits, not of the whole; it may change the run."""
     t = case.training
     batch = batch_size if batch_size is not None else max(1, 3 * t.batch_size // 4)
     if batch == t.batch_size:

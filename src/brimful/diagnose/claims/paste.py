@@ -51,7 +51,7 @@ def _summary(judged: list[Judgement], advised: dict[str, str], known: Known) -> 
 
 
 def _settings(advised: dict[str, str], case: Case, reread: Reread) -> Sentence | None:
-    """Everything the text sets, taken together; nothing where it cannot be read as a config."""
+    """Everything the text sets, taken together; None if it cannot be read as a config."""
     words = [f"{key}={value}" for key, value in advised.items()]
     try:
         now = Case(reread(words), case.gpu, case.other_bytes, correction=case.correction).now()

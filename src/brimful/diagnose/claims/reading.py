@@ -1,4 +1,4 @@
-"""A pasted text as statements: encoding repaired, front matter and markup gone, wrapped lines joined."""
+"""A pasted text as statements: encoding repaired, front matter and markup removed, wrapped lines joined."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# What UTF-8 is most often taken for. The one that gives most of a text back as UTF-8 is believed.
+# Encodings that UTF-8 is most often mistaken for. The one that turns most of a text back into UTF-8 is used.
 _MISREAD_AS = ("cp1252", "mac_roman", "cp850")
 _FRONT_MATTER = re.compile(r"\A\s*---\s*\n.*?\n---\s*\n", re.DOTALL)
 _MARKUP = re.compile(r"\*\*|`+|^\s*(?:[*+•-]|\d{1,2}[.)]|#{1,6})\s+", re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:[*+•>#-]|\d{1,2}[.)])\s")
 _CODE = re.compile(r"\s*#?\s*[\w.]{1,60}\s?[=:](?:\s|\S*\s+#)|\s*(?:export|pip|python)\s")
 _END = re.compile(r"(?<=[.!?…])(?<!\b\w\.)(?<!\s\d\.)\s+(?=[^\Wa-z_]|[¿¡«\"'(])")
-# What a program printed.
+# Program output.
 _PRINTED = re.compile(
     r"Tried to allocate \d|Traceback \(|^\s*File \"|\biter \d+: loss|\|\s+\d+MiB /|RESOURCE_EXHAUSTED"
 )
@@ -28,8 +28,8 @@ _COMMON = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    text: str  # as written, encoding and markup mended
-    paragraph: int  # statements of one share what they speak of
+    text: str  # as written, with encoding and markup repaired
+    paragraph: int  # statements of one paragraph share a subject
 
     @property
     def folded(self) -> str:
@@ -37,7 +37,7 @@ class Statement:
 
 
 def repaired(text: str) -> str:
-    """UTF-8 that was read as another encoding, read again as what it is; any other text stays."""
+    """UTF-8 that was decoded with another encoding, decoded again; any other text stays."""
     runs = [run for run in re.findall(r"[^\x00-\x7f]{2,}", text) if not run.isspace()]
     back = {codec: [_utf8(run, codec) for run in runs] for codec in _MISREAD_AS}
     best = max(_MISREAD_AS, key=lambda codec: sum(map(bool, back[codec])))
@@ -47,7 +47,7 @@ def repaired(text: str) -> str:
 
 
 def _utf8(run: str, codec: str) -> str:
-    """Empty where the run is not UTF-8 misread so. Bytes a code page leaves open are kept as they are."""
+    """Empty if the run is not misread UTF-8. Bytes that a code page leaves undefined are kept."""
     raw = b"".join(
         bytes([ord(each)]) if 0x80 <= ord(each) < 0xA0 else each.encode(codec, "ignore") or b"\xff"
         for each in run
@@ -59,17 +59,17 @@ def _utf8(run: str, codec: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Small letters without accents: 'Größe' is 'grosse', 'mémoire' is 'memoire'."""
+    """Lower case without accents: 'Größe' is 'grosse', 'mémoire' is 'memoire'."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     return "".join(c for c in plain if not unicodedata.combining(c)).replace("’", "'").replace("\xa0", " ")
 
 
 def statements(text: str) -> tuple[Statement, ...]:
-    """Sentences of prose, and lines of code with the comment behind them."""
+    """Sentences of prose, and lines of code with their trailing comment."""
     found = []
     for number, block in enumerate(_blocks(_FRONT_MATTER.sub("", text, count=1))):
         if block.lstrip().startswith(">"):
-            continue  # somebody else's words: evidence, not a claim of this text
+            continue  # a quote: evidence, not a claim of this text
         plain = _MARKUP.sub("", block).strip()
         parts = [plain] if _CODE.match(block) else _END.split(re.sub(r"\s+", " ", plain))
         found += [Statement(part.strip(), number) for part in parts if re.search(r"\w", part)]
@@ -77,7 +77,7 @@ def statements(text: str) -> tuple[Statement, ...]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Paragraphs, bullets and headings whole; code line by line."""
+    """Whole paragraphs, bullets and headings; code line by line."""
     held: list[str] = []
     fenced = False
     for line in [*text.splitlines(), ""]:
@@ -99,7 +99,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def language_of(text: str) -> str | None:
-    """The one whose commonest words a text has most of; None where it has too few to tell."""
+    """The language whose commonest words the text has most of; None if it has too few to tell."""
     words = re.findall(r"\w+", text.casefold())
     hits = {
         code: sum(words.count(each.casefold()) for each in some.split()) for code, some in _COMMON.items()

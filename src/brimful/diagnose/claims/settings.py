@@ -1,6 +1,6 @@
-"""What a text advises to set, as a config would say it, in code or in prose of four languages.
+"""The settings a text advises, as a config would spell them, in code or in prose of four languages.
 
-A line that turns the advice round ("not", "instead of", a question) sets nothing.
+A line that negates the advice ("not", "instead of", a question) sets nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _KEYS = {
 
 
 def settings_in(line: str) -> dict[str, str]:
-    """Settings a line makes, in our own words."""
+    """Settings in a line, under our own names."""
     text = folded(line)
     found = {"compile": "False"} if any(map(_says_compile_off, _clauses(text))) else {}
     found |= {"dtype": "float16"} if any(map(_says_half, _clauses(text))) else {}
@@ -116,7 +116,7 @@ def never_fails(text: str) -> bool:
 
 
 def _clauses(text: str) -> list[str]:
-    """Parts in which one "not" turns one thing round; a question keeps its mark."""
+    """Parts in which one "not" negates one thing; a question keeps its mark."""
     return re.split(r"[,;.!](?=\s)|(?<=\?)|\s(?:and|et|und|y|e)\s", text)
 
 
@@ -133,7 +133,7 @@ def _says_half(text: str) -> bool:
 
 
 def _says_compile_off(text: str) -> bool:
-    """One word that turns it off; two of them ("do not disable") are none."""
+    """One word that turns it off; two of them ("do not disable") cancel out."""
     if re.search(r"compile\w*['\"`]?(?:\s*[=:]\s*| (?:\w+ ){0,3})['\"`]?(?:false|0|off)\b", text):
         return "?" not in text and not re.search(rf"(?:{_NOT}) (?:\w+ ){{0,3}}(?:torch[._])?compile", text)
     if not re.search(r"\b(?:torch[._])?[ck]ompil", text) or "?" in text:

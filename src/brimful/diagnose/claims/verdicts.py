@@ -1,6 +1,6 @@
-"""Each claim of a text, judged: predicted where config and card are known, else worked out or known.
+"""Each claim of a text, judged: predicted if config and card are known, else computed or known.
 
-A verdict judges what the author says: of a claim that is denied, the opposite.
+A verdict judges what the author says: for a denied claim, the opposite.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.units import GIB
 
-Reread = Callable[[list[str]], Reading]  # the same config with `key=value` words on top
+Reread = Callable[[list[str]], Reading]  # the same config with `key=value` settings on top
 _FLIPPED: dict[Verdict, Verdict] = {"true": "false", "false": "true"}
 _STATES = ("weights", "gradients", "optimizer_state", "weight_casts")
-# What holds on every card, whoever says it.
+# What holds on every card.
 _TRUE = (
     *("cached_memory_looks_full", "optimizer_first_step", "bigger_batch_raises_both", "mfu_peak_is_a100"),
     *("pinned_host_memory", "dropout_memory"),
@@ -50,7 +50,7 @@ _TAKEN_AT_START = {"jax": 0.75, "xla": 0.75, "vllm": 0.9, "tensorflow": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a claim is judged by: the text itself, and config and card where they were given."""
+    """The basis for judging a claim: the text itself, and config and card if they were given."""
 
     text: str
     case: Case | None
@@ -76,7 +76,7 @@ def judge_claim(claim: Claim, known: Known) -> Judgement:
         answer = _JUDGES.get(claim.code, _effect)(claim, known)
     verdict, why, done = answer
     if claim.denied and claim.code not in _WITHOUT_FLIP:
-        # of a figure that is not quite right, the author who denies it is right
+        # if a figure is not quite right, an author who denies it is right
         verdict = "true" if verdict == "partly" and claim.share else _FLIPPED.get(verdict, verdict)
     general = Sentence(f"claims.why_{claim.code}", {})
     return Judgement(
@@ -94,7 +94,7 @@ def judge_claim(claim: Claim, known: Known) -> Judgement:
 
 
 def _effect(claim: Claim, known: Known) -> Answer:
-    """The direction and share that are said, beside what is predicted, or known where nothing can be."""
+    """The stated direction and share, beside the prediction, or beside what is known without one."""
     change, done = _change(claim, known.case)
     if change is None:
         return "cannot_tell", (say("claims.needs_config"),), None
@@ -103,7 +103,7 @@ def _effect(claim: Claim, known: Known) -> Answer:
     verdict: Verdict = "true" if sign == claim.direction else "false"
     if verdict == "true" and claim.share and sign != SAME:
         low, high = claim.share
-        timed = claim.code == "checkpointing_slower"  # a step time is known less well
+        timed = claim.code == "checkpointing_slower"  # a step time is predicted less precisely
         least = 0.6 * low if timed else min(0.95 * low, low - 0.01)
         verdict = "true" if least <= abs(change) <= max(1.5 * high, high + 0.1) else "partly"
         verdict = "false" if not 0.5 * low <= abs(change) <= max(3 * high, high + 0.5) else verdict
@@ -114,7 +114,7 @@ def _effect(claim: Claim, known: Known) -> Answer:
 
 
 def _change(claim: Claim, case: Case | None) -> tuple[float | None, Effect | None]:
-    """The share by which memory or time change when the thing is on; without a config, what is typical."""
+    """The share by which memory or time changes with the feature on; without a config, the typical one."""
     typical = {
         "fp16": 0.0, "bf16_slower_than_fp16": 0.0, "compile_off": -0.1, "compile_saves_memory": -0.1,
         "checkpointing": -0.4, "checkpointing_slower": 0.25, "adam8bit": -0.1, "flash_saves_memory": -0.2,
@@ -124,7 +124,7 @@ def _change(claim: Claim, case: Case | None) -> tuple[float | None, Effect | Non
     if claim.code == "accumulation_memory" or case is None:
         if (
             claim.share and claim.code == "adam8bit"
-        ):  # moments are half of the states: never more than 3/8 of all
+        ):  # moments are half of the states: never more than 3/8 of everything
             return (-0.1 if claim.share[0] > 0.4 else None), None
         unknown = claim.share and claim.code in ("flash_saves_memory", "checkpointing")
         return (None if unknown else typical.get(claim.code)), None
@@ -213,7 +213,7 @@ def _own_peak(gpu: Gpu) -> float:
 
 
 def _accumulation(claim: Claim, known: Known) -> Answer:
-    """More micro-steps cost nothing; the first two keep one copy of the gradients between them."""
+    """More micro-steps cost nothing; going from one to two keeps one copy of the gradients between them."""
     answer = _effect(claim, known)
     if answer[0] == "true" and says("costless", claim.text):
         held = [] if known.case is None else [known.case.then(accumulation=n).memory for n in (1, 2)]
@@ -222,7 +222,7 @@ def _accumulation(claim: Claim, known: Known) -> Answer:
     return answer
 
 
-def _small_model(claim: Claim, known: Known) -> Answer:  # noqa: ARG001 - as every judge
+def _small_model(claim: Claim, known: Known) -> Answer:  # noqa: ARG001 - the signature of every judge
     if known.case is None:
         return "partly", (), None
     mfu = known.case.now().speed.mfu.likely
@@ -237,7 +237,7 @@ def _preallocation(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
 
 
 def _context(claim: Claim, known: Known) -> Answer:
-    """Linear where attention keeps no matrix of every token with every other, as flash does."""
+    """Linear if attention keeps no full score matrix, as with flash attention."""
     flash = not re.search(
         r"naive|eager|without flash|sans flash|sin flash|ohne flash|classi|math", claim.text
     )
@@ -288,7 +288,7 @@ def _zero(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
         if denies(clause) or says("replicated", clause):
             sharded = False
         elif says("shards", clause) or says("less", clause):
-            sharded = True  # and goes on for what is listed behind it
+            sharded = True  # and applies to what is listed after it
         right += [(kind in held) == sharded for kind, pattern in kinds.items() if re.search(pattern, clause)]
     if not right and says("memory", claim.text):  # of all memory: activations are never divided
         return "partly" if not stage or stage[1] == "3" else "false", (), None
@@ -296,7 +296,7 @@ def _zero(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
 
 
 def _empty_cache(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
-    """It gives back what is cached, to other programs; no tensor, and nothing the same run could not use."""
+    """It returns cached memory to other programs; no tensor, and nothing the same run could not use."""
     only_cached = says("unused", claim.text) and not says("fits", claim.text)
     return "true" if only_cached or claim.denied else "false", (), None
 
@@ -310,8 +310,8 @@ def _segments(claim: Claim, known: Known) -> Answer:
     return done.verdict, done.why, None
 
 
-def _fragmentation(claim: Claim, known: Known) -> Answer:  # noqa: ARG001 - as every judge
-    """By the message the text quotes, where it gives what was cached."""
+def _fragmentation(claim: Claim, known: Known) -> Answer:  # noqa: ARG001 - the signature of every judge
+    """By the message the text quotes, if it says what was cached."""
     message = next((one for one in find_out_of_memory(known.text) if one.tried_bytes is not None), None)
     if (
         message is None
@@ -326,7 +326,7 @@ def _fragmentation(claim: Claim, known: Known) -> Answer:  # noqa: ARG001 - as e
 
 
 def _padding(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
-    """False only of one that says it costs much."""
+    """False only if the text says it costs much."""
     costs = any(says("lots", clause) and not denies(clause) for clause in clauses(claim.text))
     return "false" if costs else "true", (), None
 
@@ -335,7 +335,7 @@ def _padding(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
 
 
 def _near(told: tuple[float, bool], worked_out: float, tolerance: float) -> bool:
-    """GB is what people write for GiB too: both readings count."""
+    """People also write GB for GiB: both readings count."""
     value, binary = told
     readings = (value,) if binary else (value, value * (GIB / 1e9))
     return any(abs(each / worked_out - 1) <= tolerance for each in readings)
@@ -352,7 +352,7 @@ def _bytes(claim: Claim, known: Known) -> Answer:
         told_bytes = each is not None and each in factors
         candidates += [product] if told_bytes else [product, product * (each or 2)]
     count = parameters(claim.text)
-    if claim.code == "kv_cache_bytes":  # so much a token, for so many tokens
+    if claim.code == "kv_cache_bytes":  # this much per token, for this many tokens
         tokens = [float(n) for n in re.findall(r"\b(\d{3,7})\b", claim.text)]
         candidates += [size * n for size, _ in told for n in tokens]
     elif count is not None:
@@ -367,7 +367,7 @@ def _bytes(claim: Claim, known: Known) -> Answer:
     why = say("claims.works_out", size=Size(best), gb=Number(best / 1e9, 2))
     if right:
         return "true", (why,), None
-    # A product that misses the figure proves it wrong only where the text itself writes every factor.
+    # A product that misses the figure proves it wrong only if the text itself states every factor.
     known_bytes = says_bytes(claim.text) or (each is not None and claim.code == "weights_bytes")
     written_out = any(len(factors) >= 3 for factors in products(claim.text)) or (count and known_bytes)
     return "false" if written_out else "cannot_tell", (why,), None
@@ -424,7 +424,7 @@ def _tflops(claim: Claim, known: Known) -> Answer:
 
 
 def _fits(claim: Claim, known: Known) -> Answer:
-    """Whether it fits; `does_not_fit_card` is the same question, asked from the other side."""
+    """Whether it fits; `does_not_fit_card` is the same question, asked the other way round."""
     told = sizes(claim.text)
     other_side = claim.code == "does_not_fit_card"
     if says("asked", claim.text) and says("free", claim.text) and len(told) >= 2:
@@ -553,5 +553,5 @@ _JUDGES: dict[str, Callable[[Claim, Known], Answer]] = {
     "effective_batch_restored": _effective_batch,
     "never_fails": _never,
 }
-# Judged with the words that turn them round.
+# Judged together with the words that negate them.
 _WITHOUT_FLIP = ("does_not_fit_card", "lora_saves", "zero_shards", "pad_vocabulary", "empty_cache_frees")

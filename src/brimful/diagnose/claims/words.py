@@ -1,7 +1,7 @@
-"""What a statement speaks of: ideas by their words in four languages, quantities by their units.
+"""What a statement is about: ideas by their words in four languages, quantities by their units.
 
-Text is looked at without accents and capitals: people leave both out. An idea (`ideas.toml`) has the words of
-all four languages, whatever the language of the text is; names and units are translated by nobody.
+Text is matched without accents and capitals, since people leave out both. An idea (`ideas.toml`) has the
+words of all four languages, whatever the language of the text; names and units are never translated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BETWEEN = (
     r"|\s(?:aunque|obwohl)\s"
 )
 _NUMBER = r"(\d{1,3}(?:[.,\u202f ]\d{3})+(?!\d)|\d+(?:[.,]\d+)?)"
-_SIZE = re.compile(rf"{_NUMBER}[\s-]?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is no size
+_SIZE = re.compile(rf"{_NUMBER}[\s-]?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is not a size
 _PERCENT = re.compile(
     r"(\d+(?:[.,]\d+)?)\s?(?:(?:-|–|—|to|a|bis|und|y|et)\s?(\d+(?:[.,]\d+)?)\s?)?"
     r"(?:%|percent|pour cent|por ciento|prozent)"
@@ -76,8 +76,8 @@ def _ideas() -> dict[str, list[str]]:
 def fits_whole(text: str) -> bool:
     """Most of a sentence is understood: its words belong to an idea or a figure, or carry no meaning alone.
 
-    Ideas that happen to stand in a sentence about something else are no claim. Half is no tuned figure: below
-    it, more of the sentence is unknown than known.
+    Ideas that happen to occur in a sentence about something else are not a claim. Half is not a tuned figure:
+    below it, more of the sentence is unknown than known.
     """
     words = [match for match in _WORD.finditer(text) if not says("grammar", match[0])]
     known = [span for idea in _ideas() if idea != "grammar" for span in _spans(idea, text)]
@@ -92,7 +92,7 @@ def _spans(idea: str, text: str) -> list[tuple[int, int]]:
 
 
 def directions(text: str) -> set[str]:
-    """Which of less, same and more are said; words inside longer ones ("plus" of "plus faible") are not."""
+    """Which of less, same and more are said; not words inside longer ones ("plus" of "plus faible")."""
     found = [(end - start, start, end, idea) for idea in _WAYS for start, end in _spans(idea, text)]
     taken: list[tuple[int, int, str]] = []
     for _, start, end, idea in sorted(found, reverse=True):
@@ -105,35 +105,37 @@ def mentions(text: str, *ideas: str) -> list[tuple[int, str]]:
     """Where each of the ideas is named, in the order of the text; not the other side of a comparison."""
     found = [(match.start(), idea) for idea in ideas for match in _pattern(idea).finditer(text)]
     free = ("batch", "accumulation")  # "from batch 12 to 6" is the change itself
-    return sorted((at, idea) for at, idea in found if idea in free or not _against().search(text[:at]))
+    return sorted(
+        (at, idea) for at, idea in found if idea in free or not _comparison_pattern().search(text[:at])
+    )
 
 
 @cache
-def _against() -> re.Pattern[str]:
-    """ "fp16 instead of": what comes next is only what another thing is held against."""
+def _comparison_pattern() -> re.Pattern[str]:
+    """ "fp16 instead of": what comes next is only the object of a comparison."""
     return re.compile(rf"(?:{'|'.join(_ideas()['against'])})\s+(?:\w+\s+)?$")
 
 
 def denies(clause: str, *, of: str | None = None) -> bool:
-    """A word that turns the clause round; one inside the words of an idea ("does not return") is none."""
+    """A word that negates the clause; one inside the words of an idea ("does not return") does not count."""
     for idea in ("not_a_not", "same", *([of] if of else [])):
         clause = _pattern(idea).sub(" ", clause)
     return says("not", clause)
 
 
 def clauses(text: str) -> list[str]:
-    """Parts in which one "not" turns one thing round."""
+    """Parts in which one "not" negates one thing."""
     return [part for part in re.split(_BETWEEN, text) if part.strip()]
 
 
 def number(text: str) -> float:
-    """'1.54', '1,54' and '50 304' as people write them; three digits behind a mark are thousands."""
+    """'1.54', '1,54' and '50 304' as people write them; three digits after a separator are thousands."""
     plain = re.sub(r"[.,\u202f\s](?=\d{3}(?:\D|$))(?<!^0.)", "", text.strip())
     return float(plain.replace(",", "."))
 
 
 def sizes(text: str) -> list[tuple[float, bool]]:
-    """Each size in bytes as the unit says (GB by 1000), and whether it said GiB."""
+    """Each size in bytes as its unit says (GB by 1000), and whether it was GiB."""
     found = []
     for value, unit, binary in _SIZE.findall(text):
         base = 1024 if binary else 1000
@@ -147,7 +149,7 @@ def sizes(text: str) -> list[tuple[float, bool]]:
 
 
 def percents(text: str) -> list[tuple[float, float]]:
-    """Each share as lowest and highest: '10-15 %' is (0.10, 0.15), 'a third' a third."""
+    """Each share as lowest and highest: '10-15 %' is (0.10, 0.15), 'a third' is a third."""
     words = [(share, share) for share, pattern in _FRACTIONS if pattern.search(text)]
     return words + [
         (float(low.replace(",", ".")) / 100, float((high or low).replace(",", ".")) / 100)
@@ -172,12 +174,12 @@ def parameters(text: str) -> float | None:
 
 
 def says_bytes(text: str) -> bool:
-    """Bytes of a number, in so many words."""
+    """Bytes per number, stated literally."""
     return _BYTES.search(text) is not None
 
 
 def bytes_each(text: str) -> float | None:
-    """Bytes of a number: said, or those of the format that is named."""
+    """Bytes per number: as stated, or those of the named format."""
     if match := _BYTES.search(text):
         return float(match[1].replace(",", "."))
     for size, pattern in (

@@ -1,7 +1,7 @@
 """What to change: each fix is found by estimating again with it, and keeps the effective batch.
 
-A run with 12 x 40 sequences is not the run with 16 x 32, so no fix here changes their product. The smallest
-set of changes that fits is looked for first: one, then two together, then three.
+A run with 12 x 40 sequences is not the run with 16 x 32, so no fix here changes their product. The search
+starts with the smallest set of changes that fits: one, then two together, then three.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
 
 Predict = Callable[[Training], Estimate]
-Enough = frozenset[Verdict]  # which verdicts a set of changes has to reach
+Enough = frozenset[Verdict]  # the verdicts a set of changes must reach
 
 _SURE: Enough = frozenset({"fits"})
 _LIKELY: Enough = frozenset({"fits", "at_risk"})
 
 _CHUNKS = 8
-_RANK, _FROZEN_BITS = 16, 4  # of an adapter, and of the weights under it
+_RANK, _FROZEN_BITS = 16, 4  # of an adapter, and of the frozen weights
 MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
-_MAX_DIVISOR = 4096  # a batch no single GPU holds, so larger ones need not be tried
-_MAX_TOGETHER = 3  # changes asked of a user at once
+_MAX_DIVISOR = 4096  # a batch no single GPU holds, so larger ones are not tried
+_MAX_TOGETHER = 3  # most changes suggested at once
 _MAX_SHOWN = 6
-_GAIN = 0.985  # a step time factor worth mentioning: formulas are not finer than this
+_GAIN = 0.985  # a step time factor worth mentioning: formulas are not more precise than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Move:
 def fixes(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> tuple[Fix, ...]:
     """The smallest sets of changes that fit, surest and cheapest first; then what single changes save.
 
-    Where it is at risk as it is, only what surely fits is a fix. Where it does not fit, a set that likely
-    fits will do; if none of the smallest surely does, the smallest that does are listed too.
+    If the config is at risk, only a set that surely fits is a fix. If it does not fit, a set that likely fits
+    will do; if none of the smallest surely fits, the smallest that does are listed too.
     """
     before = predict(training)
     search = _Search(training, before, predict, gpu, dialect)
@@ -71,7 +71,7 @@ class _Search:
     dialect: Dialect
 
     def fixes(self, enough: Enough) -> list[Fix]:
-        """The smallest sets that are enough; what single changes save, where one is not."""
+        """The smallest sets that are enough; if none is, what single changes save."""
         moves = savers(self.training, self.gpu, self.dialect)
         usual = [move for move in moves if not move.last_resort]
         exact = [move for move in usual if move.keeps_numerics]
@@ -79,7 +79,7 @@ class _Search:
         if not found:
             size, found = self._smallest(moves, enough, most=_MAX_TOGETHER)
         if size and not any(fix.keeps_numerics for fix in found):
-            # One change more may spare the numbers.
+            # One more change may keep the numerics.
             found += sorted(self._smallest(exact, enough, most=_MAX_TOGETHER + 1)[1], key=_order)[:2]
         if size == 1:
             # A pair may beat every single change: code that is both smaller and faster allows a larger batch.
@@ -93,7 +93,7 @@ class _Search:
         return found
 
     def _smallest(self, pool: Sequence[Move], enough: Enough, *, most: int) -> tuple[int, list[Fix]]:
-        # Where all of it together is not enough, no part of it is.
+        # If all of it together is not enough, no part of it is.
         if self.predict(_with(one_by_one(self.training), pool)).verdict in enough:
             for size in range(1, most + 1):
                 tried = self._tried(_sets(pool, size), enough)
@@ -117,7 +117,7 @@ class _Search:
         sizes = smaller_batches(training)
         changed = _with(training, others)
         if not sizes or (others and predict(changed).verdict in enough):
-            return None  # nothing smaller, or a smaller set is enough
+            return None  # no smaller batch, or a smaller set is enough
         size = largest_that(sizes, lambda size: predict(changed.in_batches_of(size)).verdict in enough)
         batch = training.in_batches_of(size)
         note = (say("fit.note_same_step", n=training.effective_batch),)
@@ -125,7 +125,7 @@ class _Search:
         return self.fix(Move(fields, note), *others)
 
     def fix(self, *moves: Move) -> Fix | None:
-        """These changes and what they do; None where they change nothing."""
+        """These changes and what they do; None if they change nothing."""
         training, before = self.training, self.before
         after = _with(training, moves)
         if after == training:
@@ -187,7 +187,7 @@ def enough_gpus(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect
 
 
 def largest_batch(training: Training, predict: Predict, good: Sequence[Verdict]) -> int | None:
-    """The largest batch_size of one micro-step so judged, by bisection: memory only grows with it."""
+    """The largest batch_size of a micro-step with such a verdict, by bisection: memory grows with it."""
 
     def fits(batch_size: int) -> bool:
         return predict(replace(training, batch_size=batch_size)).verdict in good
@@ -195,12 +195,12 @@ def largest_batch(training: Training, predict: Predict, good: Sequence[Verdict])
     return largest_that(range(1, MAX_BATCH), fits) if fits(1) else None
 
 
-# Stands for "the largest smaller batch that fits", which depends on what else is changed.
+# Placeholder for "the largest smaller batch that fits", which depends on the other changes.
 SMALLER = Move({}, (say("fit.note_fewer_sequences"),))
 
 
 def savers(training: Training, gpu: Gpu, dialect: Dialect) -> list[Move]:
-    """Changes that may save memory, with what they ask of the user."""
+    """Changes that may save memory, with what they require from the user."""
     t = training
     moves = []
     if not t.compiled and t.torch.compiles:
@@ -284,7 +284,7 @@ def _last_resorts(t: Training) -> list[Move]:
 
 
 def quickeners(training: Training, gpu: Gpu) -> list[Move]:
-    """Changes that may save time, whatever they do to memory."""
+    """Changes that may save time, regardless of memory."""
     t = training
     moves = []
     if not t.compiled and t.torch.compiles:
@@ -324,7 +324,7 @@ def _larger_batches(training: Training) -> Iterator[Move]:
 
 
 def _one_batch(found: list[Fix]) -> list[Fix]:
-    """Of several larger batches the smallest that comes within a hundredth of the best."""
+    """Of several larger batches the smallest that is within a hundredth of the best."""
     batches = [fix for fix in found if len(fix.change) == 2 and "batch" in next(iter(fix.change))]
     rest = [fix for fix in found if fix not in batches]
     if not batches:
@@ -342,14 +342,14 @@ def _sets(moves: Sequence[Move], size: int) -> Iterator[tuple[Move, ...]]:
 
 
 def smaller_batches(training: Training) -> list[int]:
-    """Batch sizes below the present one that divide the sequences one GPU reads in a step, ascending."""
+    """Batch sizes below the current one that divide the sequences one GPU reads in a step, ascending."""
     whole = training.batch_size * training.accumulation
     start = min(training.batch_size - 1, _MAX_DIVISOR)
     return [size for size in range(1, start + 1) if whole % size == 0]
 
 
 def largest_that(sizes: Sequence[int], fits: Callable[[int], bool]) -> int:
-    """The largest of ascending sizes that fits, by bisection; the smallest where none does."""
+    """The largest of ascending sizes that fits, by bisection; the smallest if none does."""
     low, high = 0, len(sizes)
     while high - low > 1:
         middle = (low + high) // 2
@@ -369,6 +369,6 @@ def _with(training: Training, moves: Sequence[Move]) -> Training:
 
 
 def _order(fix: Fix) -> tuple[bool, bool, bool, float, int]:
-    """What fits before what does not, the same numbers before others, the surest first, then by speed."""
+    """Sets that fit first, then those that keep the numerics, the surest first, then by speed."""
     unsure = fix.verdict not in _SURE
     return (not fix.fits, not fix.keeps_numerics, unsure, fix.step_time_factor, len(fix.change))

@@ -1,6 +1,6 @@
-"""Which card? The same training on every card of the catalog, by what a million tokens cost.
+"""Which card? The same training on every card of the catalog, by the cost of a million tokens.
 
-Each card gets the config as it is, changed only where it could not run: a format it multiplies, code it can
+Each card gets the config unchanged, except where it could not run: a supported number format, code it can
 compile, and the largest micro-batch that fits and keeps the sequences of a step.
 """
 
@@ -23,19 +23,19 @@ from brimful.specs.training import Training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnCard:
-    """One card: what a million tokens cost on it, or why it is not ranked."""
+    """One card: the cost of a million tokens on it, or why it is not ranked."""
 
     gpu: Gpu
     estimate: Estimate | InferenceEstimate
     tokens_per_s: Interval
-    settled: Sentence  # why it is what it is, where it fits and has a price
+    settled: Sentence  # the reason for its rank, if it fits and has a price
     microusd_per_gpu_hour: int | None
     gpus: int = 1
     caveats: tuple[Sentence, ...] = ()  # on "it fits": at risk, or only in smaller batches
 
     @property
     def usd_per_million(self) -> float | None:
-        """None: it does not fit, or nobody told a price."""
+        """None: it does not fit, or has no price."""
         price = self.microusd_per_gpu_hour
         if price is None or not self.estimate.fits:
             return None
@@ -130,7 +130,7 @@ def _runnable(training: Training, gpu: Gpu) -> tuple[Training, list[Sentence]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served(OnCard):
-    """At the batch asked for, or the largest that fits."""
+    """At the requested batch, or the largest that fits."""
 
     serving: Serving
     estimate: InferenceEstimate
@@ -143,7 +143,7 @@ class Served(OnCard):
 def rank_serving(
     reading: Reading, serving: Serving, prices: Prices, other_bytes: int | None = None, *, fill: bool = True
 ) -> tuple[Served, ...]:
-    """Cheapest first, as `rank`; `fill` takes the largest batch each card holds."""
+    """Cheapest first, like `rank`; `fill` uses the largest batch each card holds."""
     served = []
     for gpu in all_gpus():
         if fill:

@@ -1,7 +1,7 @@
 """A ladder out of `CUDA out of memory`: settings that surely fit, then what to turn back one rung at a time.
 
-Each rung is measured by estimating it, so a run can be started on the first one today and climbed while it
-works. The order is greedy: of what still fits, the rung that saves most time comes next.
+Each rung is estimated, so a run can be started on the first one today and moved up while it works. The order
+is greedy: of what still fits, the rung that saves most time comes next.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FIELDS = tuple(field.name for field in fields(Training))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One stage: what changes from the one below, and what it then needs."""
+    """One rung: what changes from the one below, and what it then needs."""
 
     change: Change
     training: Training
     estimate: Estimate
-    adds_bytes: int  # beyond the rung below; negative where it saves
+    adds_bytes: int  # beyond the rung below; negative if it saves
     config_only: bool
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,9 +50,9 @@ class Rung:
 
 
 def ladder(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> tuple[Rung, ...]:
-    """From the safest settings up to those asked for, compiled where the card can; every rung fits.
+    """From the safest settings up to the requested ones, compiled if the card can; every rung fits.
 
-    So it ends at the largest batch that has room. The first alone may not fit, where nothing does.
+    So it ends at the largest batch that fits. If nothing fits, the first rung alone may not fit.
     """
     now = _safest(training, predict, gpu, dialect)
     compiles = training.torch.compiles and gpu.architecture not in NO_TRITON
@@ -71,7 +71,7 @@ def ladder(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> 
 
 
 def _safest(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> Training:
-    """One sequence at a time and as much else as it takes to fit surely; what keeps the numbers first."""
+    """One sequence at a time plus whatever it takes to surely fit; changes that keep the numerics first."""
     low = one_by_one(training)
     if not _possible(low):
         low = training
@@ -102,12 +102,12 @@ def _steps(now: Training, goal: Training) -> list[Training]:
 
 
 def _possible(training: Training) -> bool:
-    """A weight that is updated as its gradient is made cannot wait for more micro-steps."""
+    """A weight that is updated as soon as its gradient exists cannot wait for more micro-steps."""
     return not (training.in_backward and training.accumulation > 1)
 
 
 def _worthwhile(below: Rung, estimate: Estimate, training: Training) -> bool:
-    """Faster, or back to the numbers that were asked for. Code that is slower and larger is no rung."""
+    """Faster, or back to the requested numerics. Code that is slower and larger is not a rung."""
     faster = estimate.speed.step_s.likely < _GAIN * below.estimate.speed.step_s.likely
     return faster or any(getattr(training, n) != getattr(below.training, n) for n in _NUMERIC)
 

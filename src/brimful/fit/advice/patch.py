@@ -1,4 +1,4 @@
-"""The config with only some lines changed: comments, order and spacing stay as their author left them."""
+"""The config with only some lines changed: comments, order and spacing stay as the author left them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BACKUPS = 999
 
 
 def patch_text(text: str, lines: Mapping[str, Any], *, suffix: str) -> str:
-    """`text` with each of `lines` set: in place where it stands, at the end where it does not."""
+    """`text` with each of `lines` set: in place if the key is there, appended if not."""
     patch = {".json": _patch_json, ".yaml": _patch_yaml, ".yml": _patch_yaml}.get(
         suffix.lower(), _patch_python
     )
@@ -31,17 +31,17 @@ def patch_text(text: str, lines: Mapping[str, Any], *, suffix: str) -> str:
 
 
 def write_patched(path: Path, text: str) -> Path:
-    """Replaces the file in one step and leaves the old one beside it; returns where that is.
+    """Replace the file atomically and leave the old one beside it; returns the backup's path.
 
-    A crash at any line leaves either the old file or the new one under its name, never half of one. Where it
-    fails, nothing of its own stays behind.
+    A crash at any line leaves either the old file or the new one under its name, never half of one. If it
+    fails, it leaves no files behind.
     """
     target = path.resolve()
     backup: Path | None = None
     try:
         with replacing(target, mode=0o600) as file:
             file.write(text.encode())
-            file.flush()  # a later write would undo the copied time of the last change
+            file.flush()  # a later write would undo the copied modification time
             shutil.copystat(target, file.name)
             handle, backup = _new_backup(target)
             with os.fdopen(handle, "wb") as copy:
@@ -57,7 +57,7 @@ def write_patched(path: Path, text: str) -> Path:
 
 
 def _new_backup(target: Path) -> tuple[int, Path]:
-    """A file that was not there before, open for writing: neither a file nor a link is written through."""
+    """A new file, open for writing: neither an existing file nor a link is written through."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     for number in range(1, _MOST_BACKUPS + 1):
         backup = target.with_name(f"{target.name}.bak{number if number > 1 else ''}")
@@ -69,7 +69,7 @@ def _new_backup(target: Path) -> tuple[int, Path]:
 
 
 def _patch_python(text: str, key: str, value: object) -> str:
-    """The last assignment counts, as in Python; where it is no plain one, a line at the end overrules it."""
+    """The last assignment counts, as in Python; if it is not a plain one, a line at the end overrides it."""
     last: ast.stmt | None = None
     for statement in ast.parse(text).body:
         match statement:
@@ -92,7 +92,7 @@ def _patch_python(text: str, key: str, value: object) -> str:
 
 
 def _python(value: object, like: str = '"') -> str:
-    """A literal, with the quotes its author uses."""
+    """A literal, with the author's quotes."""
     return f"{like[0]}{value}{like[0]}" if isinstance(value, str) and like[:1] in "'\"" else repr(value)
 
 
@@ -111,7 +111,7 @@ def _patch_json(text: str, key: str, value: object) -> str:
 
 
 def _json_spans(text: str) -> dict[str, tuple[int, int, int]]:
-    """Key at the top -> where it begins, and where its value begins and ends. The text is JSON for sure."""
+    """Top-level key -> where it begins, and where its value begins and ends. The text is known to be JSON."""
     read = json.JSONDecoder().raw_decode
     at = _skip(text, text.index("{") + 1)
     spans = {}

@@ -23,9 +23,9 @@ Swept = Literal["batch_size", "seq_len"]
 _FIELDS: dict[Swept, str] = {"batch_size": "batch_size", "seq_len": "sequence_tokens"}
 _HIGHEST: dict[Swept, int] = {"batch_size": 1_000_000, "seq_len": 10_000_000}
 _MOST_POINTS = 512
-_NEAR = 0.95  # of the best rate: formulas are not finer than a twentieth
+_NEAR = 0.95  # of the best rate: formulas are not more precise than a twentieth
 
-# What stays whatever the batch is, first; then what grows with it.
+# First what stays the same at any batch; then what grows with it.
 GROUPS: dict[str, tuple[str, ...]] = {
     "states": ("weight", "gradients", "optimizer_state", "adapter", "ddp_buckets", "gathered_weights"),
     "activations": ("activations", "temporaries"),
@@ -66,7 +66,7 @@ class Point:
         return self.estimate.speed.mfu.likely
 
     def groups(self) -> dict[str, int]:
-        """Bytes by group; what belongs to none is told as 'rest'."""
+        """Bytes by group; parts without a group are 'rest'."""
         sums = dict.fromkeys([*GROUPS, "rest"], 0)
         for item in self.estimate.memory.items:
             sums[group_of(item.code)] += item.bytes
@@ -90,9 +90,9 @@ class Sweep:
     swept: Swept
     points: tuple[Point, ...]
     usable_bytes: int
-    largest: int | None  # the largest swept value that fits, be it at risk
-    sure: int | None  # the largest that fits without a risk
-    knee: int | None  # the smallest value near the best rate; None where the rate does not rise
+    largest: int | None  # the largest swept value that fits, even at risk
+    sure: int | None  # the largest that fits without risk
+    knee: int | None  # the smallest value near the best rate; None if the rate does not rise
 
     def says(self) -> tuple[Sentence, ...]:
         return (*_largest_says(self), *_knee_says(self))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 
-MAX_GPUS = 1024  # of one gang
+MAX_GPUS = 1024  # per gang
 RANGE = r"[1-9]\d{0,3}\.\.[1-9]\d{0,3}"
 _POINT = re.compile(r"([1-9]\d{0,3}):(\d{1,6}(?:\.\d{1,6})?)")
 
@@ -34,7 +34,7 @@ def scaling_from(text: str) -> dict[int, float]:
 
 
 def points_from(given: Mapping[int, float], *, least: int, most: int) -> tuple[tuple[int, float], ...]:
-    """A curve as a job has it: from its least size on, which is 1.0, and never down."""
+    """A curve as a job stores it: from its minimum size, which is 1.0, and never decreasing."""
     points = sorted(given.items())
     sizes, factors = [gpus for gpus, _ in points], [factor for _, factor in points]
     if factors != sorted(factors) or not all(least <= gpus <= most for gpus in sizes) or factors[0] < 1.0:

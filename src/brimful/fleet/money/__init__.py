@@ -1,1 +1,1 @@
-"""Budgets that pay for leases, and the prices that pools had."""
+"""Budgets that pay for leases, and the price history of pools."""

@@ -1,11 +1,11 @@
-"""Budgets: a tree of purses, and whose money pays for what.
+"""Budgets: a tree of purses, and which of them pays for what.
 
-A budget belongs to a tenant (a team), to a project of one (`TEAM/PROJECT`) or to an organisation that has no
-jobs itself. What a child may spend is taken out of its parent's purse when it is set or renewed, so the
-children of a budget can never have more than it has. A hard budget is where it ends; one that only warns
-goes on with what its parent has left.
+A budget belongs to a tenant (a team), to a tenant's project (`TEAM/PROJECT`) or to an organisation that has
+no jobs itself. What a child may spend is taken out of its parent's purse when it is set or renewed, so the
+children of a budget can never have more than it has. A hard budget ends spending; one that only warns goes on
+with what its parent has left.
 
-These are all the rules. The scheduler asks for what is left, and the ledger (market/ledger.py) moves what the
+All the rules are here. The scheduler asks for what is left, and the ledger (market/ledger.py) moves what the
 functions here return between its accounts.
 """
 
@@ -30,7 +30,7 @@ class Move(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A lease that has started, and what it has come to."""
+    """A started lease, and its cost so far."""
 
     lease: str
     job: Job
@@ -41,17 +41,17 @@ class Running(NamedTuple):
 class Budget:
     name: str
     within: str  # its parent; empty: none
-    limit_microusd: int  # of each period
+    limit_microusd: int  # per period
     period: Period
     zone: str
     hard: bool
     since_s: int
     until_s: int | None  # when it renews; None: never
-    left_microusd: int = 0  # neither spent, nor set aside for a job, nor a child's
-    spent_microusd: int = 0  # in this period, by it and all below it
-    allowed_microusd: int = 0  # in this period; less than the limit where its parent had no more
+    left_microusd: int = 0  # neither spent, nor set aside for a job, nor given to a child
+    spent_microusd: int = 0  # in this period, by it and all budgets below it
+    allowed_microusd: int = 0  # in this period; less than the limit if its parent had too little
     warned_percent: int = 0
-    last_spent_microusd: int | None = None  # in the period before
+    last_spent_microusd: int | None = None  # in the previous period
     last_s: int = 0  # how long that was
 
     @property
@@ -61,10 +61,10 @@ class Budget:
 
 @dataclass(slots=True)
 class _Held:
-    """What is set aside for a job with a budget of its own."""
+    """What is set aside for a job with its own budget."""
 
     near: str  # the budget it was taken from; empty: its tenant had none
-    parts: list[tuple[str, int]]  # (account, micro-dollars), the nearest first
+    parts: list[tuple[str, int]]  # (account, micro-dollars), nearest first
 
     @property
     def microusd(self) -> int:
@@ -72,10 +72,10 @@ class _Held:
 
 
 class _Due(NamedTuple):
-    """What a lease that still runs came to in a period that is over."""
+    """The cost of a still running lease in a period that is over."""
 
     paid: int
-    overrun: int  # the operator's
+    overrun: int  # paid by the operator
     funder: str  # who gets back what turns out to be too much
 
 
@@ -91,19 +91,19 @@ class Purses:
     # -- questions -------------------------------------------------------------------------------------
 
     def near(self, job: Job) -> str:
-        """The budget that the job's leases are taken from first; empty: none."""
+        """The budget that pays for the job's leases first; empty: none."""
         project = f"{job.tenant}/{job.project}" if job.project else job.tenant
         return project if project in self.budgets else job.tenant if job.tenant in self.budgets else ""
 
     def line(self, name: str) -> Iterator[Budget]:
-        """The budget and all it is within, the nearest first."""
+        """The budget and its ancestors, nearest first."""
         while name:
             found = self.budgets[name]
             yield found
             name = found.within
 
     def payers(self, name: str) -> Iterator[Budget]:
-        """Those whose money it may use: up to the first hard one."""
+        """The budgets whose money it may use: up to the first hard one."""
         for budget in self.line(name):
             yield budget
             if budget.hard:
@@ -113,7 +113,7 @@ class Purses:
         return [each for each in self.budgets.values() if each.within == name]
 
     def total(self, name: str) -> int:
-        """What it, its children and the jobs that money of theirs is set aside for may still spend."""
+        """What it, its children and the jobs with money set aside from them may still spend."""
         account = self.budgets[name].account
         held = sum(n for each in self._held.values() for source, n in each.parts if source == account)
         return (
@@ -123,12 +123,12 @@ class Purses:
         )
 
     def due_microusd(self, lease: str) -> int:
-        """What of a running lease was paid, or found to be the operator's, when a period ended."""
+        """How much of a running lease was paid, or charged to the operator, when a period ended."""
         due = self._due.get(lease)
         return 0 if due is None else due.paid + due.overrun
 
     def lacking(self, event: BudgetSet, parent_left: int) -> int:
-        """How much its parent, with so much left, is short of filling the budget that is to be set."""
+        """How much its parent, with this much left, is short of filling the budget to be set."""
         trial = deepcopy(self)
         parent = trial.budgets.get(event.within)
         if parent is None:
@@ -144,11 +144,11 @@ class Purses:
     # -- setting ---------------------------------------------------------------------------------------
 
     def set(self, event: BudgetSet) -> list[Move]:
-        """A fixed budget is what may be spent from here on; of another, what it has spent so far counts."""
+        """A fixed budget is what may be spent from here on; in a periodic one, earlier spending counts."""
         name, before = event.tenant, self.budgets.get(event.tenant)
         moves: list[Move] = []
         if before is not None and (event.microusd is None or before.within != event.within):
-            moves += self._give_up(before, before.left_microusd)
+            moves += self._return_to_parent(before, before.left_microusd)
             self._forget(before)
         if event.microusd is None:
             return moves
@@ -171,40 +171,40 @@ class Purses:
         return moves + self._fund(now)
 
     def _fund(self, budget: Budget) -> list[Move]:
-        """Fill it to its limit out of its parent, or give back what is above."""
-        aside = self.total(budget.name) - budget.left_microusd  # its children's, and jobs'
-        if budget.period == "fixed":  # what was set aside for its jobs before is theirs besides
+        """Fill it to its limit from its parent, or give back what is above the limit."""
+        aside = self.total(budget.name) - budget.left_microusd  # held by its children and jobs
+        if budget.period == "fixed":  # what was set aside for its jobs before comes on top
             account = budget.account
             aside -= sum(n for each in self._held.values() for source, n in each.parts if source == account)
         wanted = max(0, budget.limit_microusd - budget.spent_microusd - aside)
         more = wanted - budget.left_microusd
-        moves = self._give_up(budget, -more) if more < 0 else self._take_down(budget, more)
+        moves = self._return_to_parent(budget, -more) if more < 0 else self._fill_from_parent(budget, more)
         budget.allowed_microusd = budget.spent_microusd + self.total(budget.name)
         return moves
 
-    def _take_down(self, budget: Budget, microusd: int) -> list[Move]:
+    def _fill_from_parent(self, budget: Budget, microusd: int) -> list[Move]:
         parent = self.budgets.get(budget.within)
         if parent is not None:
             microusd = min(microusd, parent.left_microusd)
             parent.left_microusd -= microusd
         budget.left_microusd += microusd
-        return _moves((self._above(budget), budget.account, microusd, "hold"))
+        return _moves((self._funding_account(budget), budget.account, microusd, "hold"))
 
-    def _give_up(self, budget: Budget, microusd: int) -> list[Move]:
+    def _return_to_parent(self, budget: Budget, microusd: int) -> list[Move]:
         parent = self.budgets.get(budget.within)
         if parent is not None:
             parent.left_microusd += microusd
         budget.left_microusd -= microusd
-        return _moves((budget.account, self._above(budget), microusd, "void"))
+        return _moves((budget.account, self._funding_account(budget), microusd, "void"))
 
-    def _above(self, budget: Budget) -> str:
-        """The account that it is filled from."""
+    def _funding_account(self, budget: Budget) -> str:
+        """The account that funds it."""
         return f"budget:{budget.within}" if budget.within in self.budgets else f"tenant:{budget.name}"
 
     def _forget(self, budget: Budget) -> None:
-        """What is set aside for its jobs is its parent's from here on."""
+        """What is set aside for its jobs belongs to its parent from here on."""
         del self.budgets[budget.name]
-        above = self._above(budget)
+        above = self._funding_account(budget)
         for held in self._held.values():
             held.parts = [(above if a == budget.account else a, n) for a, n in held.parts]
             if held.near == budget.name:
@@ -223,7 +223,7 @@ class Purses:
     # -- spending --------------------------------------------------------------------------------------
 
     def submitted(self, job: Job) -> list[Move]:
-        """A job's own budget is set aside at once, as far as its tenant has it."""
+        """A job's own budget is set aside at once, as far as its tenant has the money."""
         if job.budget_microusd is None:
             return []
         near = self.near(job)
@@ -232,7 +232,7 @@ class Purses:
         return [Move(source, _hold(job), microusd, "hold", job.job) for source, microusd in parts]
 
     def pay(self, job: Job, lease: str, microusd: int) -> list[tuple[str, int]]:
-        """Which accounts pay what a lease came to: (account, micro-dollars), nothing left over."""
+        """Which accounts pay the cost of a lease: (account, micro-dollars), with no remainder."""
         due, held = self._due.get(lease), self._held.get(job.job)
         if due is None and held is None and not self.budgets:
             payer = f"tenant:{job.tenant}" if job.budget_microusd is None else OVERRUN
@@ -247,7 +247,7 @@ class Purses:
         return [part for part in (*paid, *self._charge(job, microusd)) if part[1]]
 
     def _charge(self, job: Job, microusd: int) -> list[tuple[str, int]]:
-        """Which accounts pay so much more for the job, counted as spent where it is."""
+        """Which accounts pay this much more for the job; it is counted as spent there."""
         if job.budget_microusd is None:
             near = self.near(job)
             parts = self._take(job.tenant, near, microusd)
@@ -261,12 +261,12 @@ class Purses:
         return [(_hold(job), spent), (OVERRUN, microusd - spent)]
 
     def settled(self, lease: str) -> list[Move]:
-        """The lease is over: what of it was paid too early goes back."""
+        """The lease is over: what was paid too early goes back."""
         due = self._due.pop(lease, None)
         return [] if due is None else _moves((f"due:{lease}", due.funder, due.paid, "void"))
 
     def over(self, job: Job) -> list[Move]:
-        """What a job did not use of its own budget goes back where it came from."""
+        """The unused part of a job's own budget goes back where it came from."""
         held = self._held.pop(job.job, None)
         if held is None:
             return []
@@ -277,7 +277,7 @@ class Purses:
         return [Move(_hold(job), account, microusd, "void", job.job) for account, microusd in held.parts]
 
     def _take(self, tenant: str, near: str, microusd: int) -> list[tuple[str, int]]:
-        """(account, micro-dollars) that add up to the sum; beyond a hard budget it is the operator's."""
+        """(account, micro-dollars) that add up to the sum; beyond a hard budget the operator pays."""
         parts: list[tuple[str, int]] = []
         is_hard = False
         for budget in self.payers(near):
@@ -308,7 +308,7 @@ class Purses:
     # -- periods ---------------------------------------------------------------------------------------
 
     def renewed(self, event: BudgetsRenewed, running: Iterable[Running]) -> list[Move]:
-        """A new period of these: what runs pays for the old one out of it, what is left of it lapses."""
+        """Begin a new period: running leases pay for the old one out of its money, and the rest lapses."""
         ends = {name: until_s for name, until_s in event.budgets if name in self.budgets}
         moves: list[Move] = []
         for each in running:
@@ -318,7 +318,7 @@ class Purses:
         downwards = sorted(ends, key=lambda name: (len(list(self.line(name))), name))
         for name in reversed(downwards):
             budget = self.budgets[name]
-            moves += self._give_up(budget, budget.left_microusd)
+            moves += self._return_to_parent(budget, budget.left_microusd)
         for name in downwards:
             budget = self.budgets[name]
             budget.last_spent_microusd, budget.last_s = budget.spent_microusd, event.since_s - budget.since_s
@@ -356,7 +356,7 @@ def _moves(*found: tuple[str, str, int, str]) -> list[Move]:
 
 
 def _without(parts: list[tuple[str, int]], microusd: int) -> list[tuple[str, int]]:
-    """What is left of them once so much was used, the first first."""
+    """What is left of them after using this much, in order."""
     left = []
     for account, n in parts:
         used = min(n, microusd)

@@ -24,18 +24,18 @@ class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, 
     microusd_per_gpu_hour: int
     pause_microusd_per_gpu_hour: int
     return_microusd_per_gpu_hour: int
-    share_permille: int  # of what its GPUs earn while they are lent, for the tenant
-    idle_s: int  # unused for so long, they are lent
-    credit_s: int  # how long a credit is good
+    share_permille: int  # the tenant's share of what its GPUs earn while lent
+    idle_s: int  # unused for this long, they are lent
+    credit_s: int  # how long a credit is valid
     paid_microusd: int
-    credit_microusd: int = 0  # of that, out of earlier credits
+    credit_microusd: int = 0  # the part of it paid with earlier credits
     by: str = ""  # who bought it
-    key: str = ""  # the buyer's own name for this purchase: a second one under it is the first
+    key: str = ""  # the buyer's idempotency key: a second purchase under it is the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationExtended(Event):
-    """Its window ends later, at the prices of now for the hours that were added."""
+    """Its window ends later; the added hours are at current prices."""
 
     version: ClassVar[int] = 2
     at_s: int
@@ -52,7 +52,7 @@ class ReservationExtended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationChanged(Event):
-    """So many more of its GPUs are paused and lent, wanted back, or given up for the rest of the window."""
+    """Some of its GPUs are paused and lent, wanted back, or given up for the rest of the window."""
 
     at_s: int
     reservation: str
@@ -63,7 +63,7 @@ class ReservationChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationShort(Event):
-    """From here on so many of its GPUs cannot be had: their nodes are gone. 0: all are back."""
+    """From here on this many of its GPUs are unavailable: their nodes are gone. 0: all are back."""
 
     at_s: int
     reservation: str
@@ -77,18 +77,18 @@ class ReservationEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditsExpired(Event):  # those of a tenant whose time is over by now
+class CreditsExpired(Event):  # a tenant's credits that have expired by now
     at_s: int
     tenant: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedLent(OfPool, Event):
-    """From here on so many GPUs of these reservations are part of a pool's spot supply."""
+    """From here on this many GPUs of these reservations are part of a pool's spot supply."""
 
     at_s: int
     site: str
     gpu: str
     tier: Tier
     gpus: int  # the whole spot supply
-    lent: tuple[tuple[str, int], ...]  # (reservation, GPUs), all that are in force
+    lent: tuple[tuple[str, int], ...]  # (reservation, GPUs), for all in force

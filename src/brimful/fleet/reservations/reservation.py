@@ -1,11 +1,11 @@
 """GPUs of a market pool that a tenant has paid for ahead: who holds them, who lends them, what comes back.
 
-    bought ──▶ idle ◀──▶ used (leases of its owner, that cost nothing more)
+    bought ──▶ idle ◀──▶ used (leases of its owner, at no extra cost)
                 └◀──▶ paused ──▶ returned           idle for a while, or paused: lent to the spot pool
 
-Hours are counted by the second and only within the window. What was paid stays in the reservation's own
+Hours are counted by the second and only within the window. The payment stays in the reservation's own
 account; credits leave it as they become certain, and the rest is posted when the window is over. So credits
-cannot exceed what was paid, and no hour is in two of them.
+cannot exceed what was paid, and no hour is credited twice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from brimful.fleet.node import Pool
 from brimful.units import HOUR_S
 
 LEAST_PAUSE_S = HOUR_S  # a shorter one earns nothing: too short to lend
-ENDED_KEPT = 1000  # reservations that are over and still reported
+ENDED_KEPT = 1000  # ended reservations that are still reported
 
-# What is about reservations alone.
+# Events that concern only reservations.
 RESERVING: tuple[type[events.Event], ...] = (
     events.ReservationBought,
     events.ReservationExtended,
@@ -48,7 +48,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Part of a window with prices of its own; an extension is another one."""
+    """Part of a window with its own prices; an extension adds another one."""
 
     start_s: int
     end_s: int
@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(slots=True)
 class Stretches:
-    """GPUs in one condition, and since when; who was last to come is first to leave."""
+    """GPUs in one condition, and since when; last in, first out."""
 
     _since: list[tuple[int, int]] = field(default_factory=list)  # (GPUs, since), oldest first
 
@@ -98,12 +98,12 @@ class Reservation:
     reservation: str
     tenant: str
     pool: Pool
-    gpus: int  # that are left of it
+    gpus: int  # that remain in it
     spans: list[Span]
-    share_permille: int  # of what its lent GPUs earn, for its owner
-    idle_s: int  # unused for so long, they are lent
-    credit_s: int  # how long credits are good
-    at_s: int  # up to when it is counted
+    share_permille: int  # the owner's share of what its lent GPUs earn
+    idle_s: int  # unused for this long, they are lent
+    credit_s: int  # how long credits are valid
+    at_s: int  # up to when it has been counted
     keys: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # (who, key) -> GPUs, hours
     paid_microusd: int = 0
     pause_credit_microusd: int = 0
@@ -112,13 +112,13 @@ class Reservation:
     idle: Stretches = field(default_factory=Stretches)
     paused: Stretches = field(default_factory=Stretches)
     lent: int = 0  # in the spot pool now
-    short: int = 0  # of the idle ones, cannot be had now
+    short: int = 0  # of the idle ones, unavailable now
     bought_gpu_s: int = 0
     returned_gpu_s: int = 0
     used_gpu_s: int = 0
     idle_gpu_s: int = 0
     paused_gpu_s: int = 0
-    lent_gpu_s: int = 0  # of the two before
+    lent_gpu_s: int = 0  # of the previous two
     short_gpu_s: int = 0  # of the idle ones
     _refund: int = 0  # micro-dollars per hour x GPU-seconds
     ended_s: int | None = None
@@ -140,18 +140,18 @@ class Reservation:
         return self.pause_credit_microusd + self.return_credit_microusd + self.refund_microusd
 
     def young(self, now_s: int) -> int:
-        """Unused GPUs that are kept for the owner: not idle for long enough to be lent."""
+        """Unused GPUs kept for the owner: not idle long enough to be lent."""
         return self.idle.gpus - self.idle.older(now_s - self.idle_s)
 
     def advance(self, at_s: int) -> int:
-        """Count up to then. Says when that is: a clock that was set back does not undo what was counted."""
+        """Count up to this time, and return it: a clock that was set back does not undo what was counted."""
         at_s = max(at_s, self.at_s)
         seconds = max(0, min(at_s, self.end_s) - max(self.at_s, self.start_s))
         self.used_gpu_s += self.used * seconds
         self.idle_gpu_s += self.idle.gpus * seconds
         self.paused_gpu_s += self.paused.gpus * seconds
         self.lent_gpu_s += self.lent * seconds
-        # Only of idle ones: an hour that is used, paused or returned is paid for in another way.
+        # Only idle ones: an hour that is used, paused or returned is settled in another way.
         short = min(self.short, self.idle.gpus)
         self.short_gpu_s += short * seconds
         spans = self.spans if short else ()
@@ -162,7 +162,7 @@ class Reservation:
         return at_s
 
     def end_pauses(self, gpus: int, *, at_s: int) -> int:
-        """Paused GPUs leave that state; what their pauses earned, those of an hour or more."""
+        """Paused GPUs leave that state; returns what their pauses of an hour or more earned."""
         earned = 0
         for n, since_s in self.paused.take(gpus):
             if min(at_s, self.end_s) - max(since_s, self.start_s) >= LEAST_PAUSE_S:
@@ -174,13 +174,14 @@ class Reservation:
         return credit
 
     def refund(self) -> int:
-        """For what could not be had and was not refunded yet, at the price that was paid."""
+        """The refund for unavailable GPUs not yet refunded, at the price that was paid."""
         microusd, self._refund = divmod(self._refund, HOUR_S)
         self.refund_microusd += microusd
         return microusd
 
     def give_back(self, gpus: int, *, at_s: int) -> int:
-        """Unused GPUs leave the reservation, paused ones first; what the rest of their window is worth."""
+        """Unused GPUs leave the reservation, paused ones first; returns the worth of their remaining
+        window."""
         paused = min(gpus, self.paused.gpus)
         credit = self.end_pauses(paused, at_s=at_s)
         for _ in self.idle.take(gpus - paused):
@@ -196,7 +197,7 @@ class Reservation:
 
 @dataclass(slots=True)
 class Credit:
-    """Of a tenant: it pays for reservations, and only until it expires."""
+    """A tenant's credit: it pays for reservations, and only until it expires."""
 
     microusd: int
     expires_s: int
@@ -204,13 +205,13 @@ class Credit:
 
 @dataclass(slots=True)
 class Reservations:
-    """All of them, and their owners' credits. Fleet and ledger each fold one; it says what money moves."""
+    """All reservations and their owners' credits. Fleet and ledger each fold one; it reports money moves."""
 
     by_name: dict[str, Reservation] = field(default_factory=dict)  # those that are not over
-    ended: dict[str, Reservation] = field(default_factory=dict)  # the last ones
-    credits: dict[str, list[Credit]] = field(default_factory=dict)  # by tenant, the first to expire first
-    bought: int = 0  # ever; the next one's number
-    lending: dict[Pool, events.ReservedLent] = field(default_factory=dict)  # as it was told last
+    ended: dict[str, Reservation] = field(default_factory=dict)  # the most recent ones
+    credits: dict[str, list[Credit]] = field(default_factory=dict)  # by tenant, first to expire first
+    bought: int = 0  # ever; the number of the next one
+    lending: dict[Pool, events.ReservedLent] = field(default_factory=dict)  # as last reported
     _leases: dict[str, tuple[str, int]] = field(default_factory=dict)  # lease -> reservation, GPUs
 
     def __bool__(self) -> bool:
@@ -228,7 +229,7 @@ class Reservations:
         return sum(each.microusd for each in self.credits.get(tenant, ()) if each.expires_s > now_s)
 
     def apply(self, event: events.Event) -> list[Moved]:
-        """Take in what has happened; says what money it moved."""
+        """Apply an event; returns the money it moved."""
         match event:
             case events.ReservationBought():
                 return self._bought(event)
@@ -261,13 +262,13 @@ class Reservations:
         return []
 
     def lease_ended(self, event: events.LeaseEnded) -> None:
-        """Its GPUs are unused from here on, if a reservation has paid for them and is not over."""
+        """Its GPUs are unused from here on, if a reservation paid for them and is not over."""
         name, gpus = self._leases.pop(event.lease, ("", 0))
         if name in self.by_name:
             self.by_name[name].idle.add(gpus, at_s=self.by_name[name].advance(event.at_s))
 
     def paid_by(self, event: events.Event) -> list[tuple[str, int]]:
-        """The same; says only who paid how much out of a purse."""
+        """The same; returns only who paid how much out of a purse."""
         return [(each.tenant, each.microusd) for each in self.apply(event) if each.kind == "reserve"]
 
     def _bought(self, event: events.ReservationBought) -> list[Moved]:
@@ -328,7 +329,7 @@ class Reservations:
             found.paused.add(event.gpus, at_s=at_s)
         elif event.verb == "resume":
             credit = found.end_pauses(event.gpus, at_s=at_s)
-            # The owner wants them back: unused from now on, and not since long ago.
+            # The owner wants them back: they count as unused from now, not since long ago.
             found.idle.add(event.gpus, at_s=max(at_s, found.start_s))
         else:
             credit = found.give_back(event.gpus, at_s=at_s)
@@ -347,7 +348,7 @@ class Reservations:
         return [Moved("credit", found.tenant, credit, found.reservation)]
 
     def _end(self, found: Reservation, *, at_s: int) -> Moved:
-        """Its window is over, or nothing is left of it: what no credit has taken is its site's."""
+        """Its window is over, or nothing is left of it: what no credit has taken goes to its site."""
         found.ended_s, found.lent = min(at_s, found.end_s), 0
         self.ended[found.reservation] = self.by_name.pop(found.reservation)
         while len(self.ended) > ENDED_KEPT:

@@ -1,1 +1,1 @@
-"""What one decision does, in the order of `decide`: each action reads and writes the cycle."""
+"""The steps of one decision, in the order `decide` runs them: each action reads and writes the cycle."""

@@ -1,4 +1,4 @@
-"""On a fleet of several GPU types, at every review: settle who should be on which, and start them there."""
+"""At every review of a mixed fleet: choose a GPU type for each job, and start the job there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brimful.scheduler.quotas import Books
 
 
 def assign_types(cycle: Cycle) -> None:
-    """Settle everybody's GPU type, once at each review, and stop those who should change."""
+    """Choose every job's GPU type, once per review, and stop the jobs that should change type."""
     fleet, rules, now_s = cycle.fleet, cycle.rules, cycle.now_s
     late_s, last, cycle.review = now_s % rules.rerank_s, cycle.review, None
     if late_s >= REVIEW_S or not is_mixed(fleet, rules):
@@ -27,7 +27,7 @@ def assign_types(cycle: Cycle) -> None:
         cycle.review = last
         if any(name in fleet.waiting for name in last.starting):
             cycle.targets = last.targets
-        return  # what was settled is carried out; then life goes on by order
+        return  # carry out what the last review chose; after that, jobs start in order again
     books = None
     if rules.quotas:
         gpus = fleet.capacity.gpus
@@ -53,7 +53,7 @@ def assign_types(cycle: Cycle) -> None:
         slot = fleet.capacity.by_name.get(lease.node)
         here = fleet.nodes[lease.node].pool if slot is None else slot.pool
         if here in cycle.draft.sold or _stays(cycle, lease, targets, here):
-            continue  # in a market pool, the market keeps whom it has chosen
+            continue  # in a market pool, clearing decides who stays
         if pool is not None:
             starting.append(name)
         why = say("scheduler.makes_room") if pool is None else say("scheduler.moves_to", where=pool.gpu)
@@ -64,8 +64,8 @@ def assign_types(cycle: Cycle) -> None:
 
 
 def _stays(cycle: Cycle, lease: Lease, targets: Mapping[str, Pool | None], here: Pool) -> bool:
-    """Whether it keeps its GPU. Of two who share one, who should wait stays beside who keeps it; where both
-    are to have one of this type, the second gets another."""
+    """Whether the job keeps its GPU. If two jobs share one and only one of them keeps it, the one that should
+    wait stays beside it; if both should have a GPU of this type, the second gets another."""
     pool = targets[lease.job]
     pair = tenants(cycle.fleet, lease) if lease.may_share else [lease]
     others = [targets.get(each.job) for each in pair if each is not lease]
@@ -75,11 +75,11 @@ def _stays(cycle: Cycle, lease: Lease, targets: Mapping[str, Pool | None], here:
 
 
 def place_by_type(cycle: Cycle) -> None:
-    """Everybody's type is settled: wide gangs first; who has none waits, or waits for others to leave.
+    """Start each job on its chosen type, wide gangs first. A job that has no type waits.
 
-    Until all are there nobody else starts or claims what its queue has lent: what is freed for one who is not
-    on this list would go to one who is, and the two would take turns without end. Each is started once, so
-    that the list gets shorter with every start and comes to an end. After `REVIEW_S` it is given up.
+    Until every job on the list has started, no other job starts or reclaims what its queue has lent: GPUs
+    freed for a job outside the list would go to one on it, and the two would swap forever. Each job is
+    started once, so the list shrinks with every start. After `REVIEW_S` the rest is dropped.
     """
     targets = cycle.targets
     if targets is None or cycle.review is None:
@@ -106,11 +106,11 @@ def place_by_type(cycle: Cycle) -> None:
     cycle.review = replace(cycle.review, starting=left)
     if not left:
         cycle.settled |= started
-        cycle.targets = None  # all are there: the others go on by order
+        cycle.targets = None  # all have started: the other jobs go on in order
 
 
 def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str, Pool | None]) -> None:
-    """The pool has the GPUs and no node has: whoever is on the emptiest node goes to the gaps elsewhere."""
+    """Enough GPUs are free but not on one node: move the jobs on the emptiest node into gaps elsewhere."""
     fleet, draft = cycle.fleet, cycle.draft
     best: tuple[int, int, str] | None = None
     for slot in fleet.capacity.slots.values():

@@ -1,4 +1,4 @@
-"""Let the market choose who holds GPUs of its pools, and at what price."""
+"""Let the market choose which jobs hold the GPUs of its pools, and at what price."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def clear_market(cycle: Cycle) -> None:
     bidding = None if cycle.limits is None else Limits(cycle.fleet, cycle.rules)
 
     def not_now(state: JobState) -> Said | None:
-        """Who bids may win, and so counts for those of its user and queue that come after it."""
+        """A bidder may win, so it counts against later bidders of the same user and queue."""
         verdict = None if cycle.finish is None else cycle.finish.verdicts.get(state.job.job)
         if verdict is not None and verdict.kind in ("wait", "firm", "refused"):
             return verdict.reason

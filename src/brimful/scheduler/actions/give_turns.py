@@ -1,4 +1,4 @@
-"""Find whose turn it is: who has waited so long that it goes before its class."""
+"""Find the jobs that have waited so long that they go before the rest of their class."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from brimful.scheduler.whose_turn import whose_turn
 
 def give_turns(cycle: Cycle) -> None:
     if not cycle.rules.turns or not len(cycle.fleet.waiting) or is_mixed(cycle.fleet, cycle.rules):
-        return  # on several GPU types who has waited would hold the fastest, and everybody would be slower
-    alike: dict[tuple[str, int], bool] = {}  # pools and quotas are looked at once for all alike
+        return  # on a mixed fleet these jobs would hold the fastest GPUs, and every job would be slower
+    alike: dict[tuple[str, int], bool] = {}  # pools and quotas are checked once per (queue, shape)
 
     def could_start(state: JobState) -> bool:
         kind = by_queue(state)

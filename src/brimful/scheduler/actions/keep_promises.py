@@ -1,4 +1,4 @@
-"""Give whoever was promised its deadline the GPUs of its slot once that begins, and leave it there."""
+"""Give each job with a promised deadline the GPUs of its slot once the slot begins, and keep it there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keep_promises(cycle: Cycle) -> None:
     later = [slot.begins_s for _, slot in known if slot.begins_s > now_s]
     cycle.slot_begins_s = ceil(min(later)) if later else None
     begun = pressing(known, now_s=now_s)
-    # All of them before any victim is chosen: nobody leaves a slot that it is in.
+    # Mark all of them before choosing any victim: a job in its slot is never stopped.
     cycle.kept |= {state.job.job for state, _ in begun}
     for state, slot in begun:
         lease = state.open_lease
@@ -40,9 +40,9 @@ def keep_promises(cycle: Cycle) -> None:
 
 
 def _clear(cycle: Cycle, state: JobState, pool: Pool) -> None:
-    """Stop those who were promised nothing, the lowest class and the least lost first, until it fits."""
+    """Stop jobs without a promise until the gang fits: lowest class first, then least work lost."""
     fleet, draft = cycle.fleet, cycle.draft
-    bought = fleet.cloud.machines  # for somebody, who has paid
+    bought = fleet.cloud.machines  # each was bought for a job, which pays for it
     mine = [
         index
         for index, slot in fleet.capacity.slots.items()
@@ -63,13 +63,13 @@ def _clear(cycle: Cycle, state: JobState, pool: Pool) -> None:
         cycle.stop(lease, say("scheduler.promised_to", job=state.job.job))
     cycle.claimed[pool] = cycle.claimed.get(pool, 0) + state.job.gpus
     cycle.awaited[best[1][0]] = cycle.awaited.get(best[1][0], 0) + best[3]
-    for index in best[1]:  # what is free already is not given away meanwhile
+    for index in best[1]:  # what is free already must not go to another job meanwhile
         if draft.free_on(index):
             draft.hold(index)
 
 
 def _victims(cycle: Cycle, nodes: Sequence[int], need: int) -> list[Lease] | None:
-    """Whole gangs that give so many GPUs of these nodes beside what is being given up already."""
+    """Whole gangs that free `need` GPUs on these nodes, on top of the GPUs already being given up."""
     fleet, able = cycle.fleet, list[tuple[int, float, str, int, Lease]]()
     for index in nodes:
         name = fleet.capacity.slots[index].node.node
@@ -90,7 +90,7 @@ def _victims(cycle: Cycle, nodes: Sequence[int], need: int) -> list[Lease] | Non
         need -= here
     if need > 0:
         return None
-    for name in [*chosen]:  # a small one taken first may not be needed after a large one
+    for name in [*chosen]:  # a small gang chosen early may be unnecessary after a large one
         if need + gives[name] <= 0:
             need += gives[name]
             del chosen[name]

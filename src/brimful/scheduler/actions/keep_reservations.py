@@ -1,4 +1,4 @@
-"""End what was reserved when its window is over, and say when it is time to look at reservations again."""
+"""End reservations whose window is over, and say when to look at reservations again."""
 
 from __future__ import annotations
 

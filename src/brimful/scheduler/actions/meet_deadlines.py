@@ -1,4 +1,4 @@
-"""Say which pools jobs with a deadline may use until the next look, and move those who should change."""
+"""Choose which pools jobs with a deadline may use until the next look, and move jobs that should change."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from brimful.scheduler.placing.pools import choose
 
 
 def meet_deadlines(cycle: Cycle) -> None:
-    """Who must have firm GPUs now goes before everybody else, and others leave them for it."""
-    if cycle.fleet.due and cycle.fleet.spot:  # without spot there is nothing to choose
+    """Jobs that need firm GPUs now go before all others, and others make room for them."""
+    if cycle.fleet.due and cycle.fleet.spot:  # without spot there is no choice to make
         cycle.finish = finish(
             cycle.fleet, cycle.draft, cycle.rules, cycle.prices, now_s=cycle.now_s, shop=cycle.shop
         )
         for lease, reason in cycle.finish.moves:
             cycle.stop(lease, reason)
         for state in cycle.finish.due_now:
-            if state.job.job not in cycle.settled:  # it starts already, on nodes that were made for it
+            if state.job.job not in cycle.settled:  # otherwise it already starts, on nodes made for it
                 _take_firm(cycle, state, cycle.finish.verdicts[state.job.job].pools)
 
 

@@ -1,8 +1,8 @@
-"""Move a running job where the rest of it is clearly cheaper: the new nodes first, then the job.
+"""Move a running job where its remaining work is clearly cheaper: order the new nodes first, then move it.
 
-The saving over the rest must be twice what the move costs: egress, the restart, and the work that no
-checkpoint holds. A checkpoint is asked for as for any stop. Who moved or began is left alone for a while,
-and nobody goes back to the site that evicted it last.
+The saving over the remaining work must be twice the cost of the move: egress, the restart, and work that no
+checkpoint holds. A checkpoint is requested, as for any stop. A job that just moved or started is left alone
+for a while, and no job returns to the site that evicted it last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brimful.scheduler.actions.trade import order
 from brimful.scheduler.cloud.buying import Opening, Shop
 from brimful.scheduler.cycle import Cycle
 
-AGAIN_S = 600  # how often it is looked at
+AGAIN_S = 600  # how often to look
 
 
 def move_for_money(cycle: Cycle) -> None:
@@ -48,7 +48,7 @@ def move_for_money(cycle: Cycle) -> None:
 
 
 def _may_move(cycle: Cycle, state: JobState, lease: Lease) -> bool:
-    """It keeps its progress, its rest is known, and its plan is where it is."""
+    """It keeps its progress, its remaining work is known, and its deadline plan allows spot."""
     job = state.job
     if job.checkpoint_interval_s is None or job.predicted_work_s is None or lease.notice_s is not None:
         return False
@@ -64,7 +64,7 @@ def _cheaper(cycle: Cycle, shop: Shop, state: JobState, lease: Lease) -> tuple[O
         if opening.microusd_per_hour * here.hours * (lease.speed or 1.0) >= here.total * state.job.rate(
             pool.gpu
         ):
-            continue  # its price alone comes to more
+            continue  # the price alone costs more
         if pool == machine.pool or pool.site == _evicted_at(cycle, state) or not _in_time(cycle, state, pool):
             continue
         there = shop.weigh(state, opening)
@@ -78,7 +78,7 @@ def _cheaper(cycle: Cycle, shop: Shop, state: JobState, lease: Lease) -> tuple[O
 
 
 def _evicted_at(cycle: Cycle, state: JobState) -> str:
-    """The site that took back the nodes of the lease before this one."""
+    """The site that evicted the job's previous lease."""
     if len(state.leases) < 2:
         return ""
     before = cycle.fleet.cloud.gone.get(state.leases[-2].node)
@@ -86,7 +86,7 @@ def _evicted_at(cycle: Cycle, state: JobState) -> str:
 
 
 def _in_time(cycle: Cycle, state: JobState, pool: Pool) -> bool:
-    """Whether a restart, and one more on firm capacity should it fail, fits before the deadline."""
+    """Whether one restart, and a second one on firm capacity if that fails, fits before the deadline."""
     job = state.job
     if job.deadline_s is None:
         return True

@@ -1,4 +1,4 @@
-"""What lending queues wait for, and what the others would have to give back."""
+"""How many of their own GPUs lending queues wait for, and how many the other queues would have to return."""
 
 from __future__ import annotations
 

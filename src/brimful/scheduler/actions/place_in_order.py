@@ -1,7 +1,7 @@
-"""Try the waiting jobs in order: the next one starts, makes others leave, keeps a cell, or is passed.
+"""Try the waiting jobs in order: each one starts, preempts others, keeps a cell, or is passed over.
 
-A blocked job first looks for a cell it may clear of others; then it blocks those behind it, or keeps a cell,
-or lets them pass, as the rules say. A job that cannot be placed on this fleet at all blocks nobody.
+A blocked job first looks for a cell it may clear. Failing that, it blocks the jobs behind it, keeps a cell,
+or lets them pass, depending on the rules. A job that can never be placed on this fleet blocks nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from brimful.scheduler.placing.reserve import in_reserved, reserve
 
 
 def place_in_order(cycle: Cycle) -> None:
-    """One of each shape is tried, until that shape finds no place."""
+    """Try one job of each shape at a time, until that shape finds no place."""
     if cycle.targets is not None or not len(cycle.fleet.waiting):
-        return  # every job's place was settled by type, or none waits
+        return  # the review chose every place, or no job waits
     first = [cycle.fleet.waiting[name] for name in cycle.in_turn] if cycle.in_turn else ()
     heads = waiting_in_order(cycle.fleet, cycle.rules, first, now_s=cycle.now_s)
     free = cycle.draft.most_free()
@@ -46,11 +46,14 @@ def place_in_order(cycle: Cycle) -> None:
             free = cycle.draft.most_free()
             heads.next()
             continue
-        if len(elsewhere) < len(pools):  # others of its shape may go where it may not, and none waits for it
+        # Others of its shape may use the site it avoids, so nothing is kept for it.
+        if len(elsewhere) < len(pools):
             cycle.avoided_until_s += (state.avoid_until_s,)
             heads.next()
             continue
-        if not held_back and _can_help(cycle, state, pools):  # who may not start yet stops nobody
+        if not held_back and _waiting_helps(
+            cycle, state, pools
+        ):  # a job that may not start yet must not preempt
             if (search := cycle.search()) and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
                 search.commit(cell)
                 cycle.make_room(state, cell)
@@ -64,24 +67,24 @@ def place_in_order(cycle: Cycle) -> None:
             free = _block(cycle, state, pools, free)
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return
-        # Its plan, its purse and its user's limit say nothing of others of its shape.
-        _pass_by(cycle, heads, state, alone=planned or (held_back and _by_itself(cycle, state)))
+        # Its plan, its budget and its user's limit say nothing about other jobs of its shape.
+        _pass_over(cycle, heads, state, alone=planned or (held_back and _concerns_it_alone(cycle, state)))
 
 
 def _next(cycle: Cycle, heads: Heads) -> JobState | None:
-    """The next that is not settled already: in a market pool, or because it was its turn."""
+    """The next job that is not settled yet (in a market pool, or because it was its turn)."""
     while (state := heads.peek()) is not None and state.job.job in cycle.settled:
         heads.next()
     return state
 
 
 def _is_hopeless(cycle: Cycle, state: JobState, free: int) -> bool:
-    """No pool has room, and it may not look for victims now: most of what waits, most of the time."""
+    """No pool has room and it may not look for victims now: true of most waiting jobs most of the time."""
     job = state.job
     if cycle.rules.backfill == "none" or job.gpu_milli < WHOLE_GPU:
         return False
     if cycle.reservations and (job.predicted_work_s is not None or _may_yield(cycle, job)):
-        return False  # it may be gone, or stopped, before those come whom a cell is kept for
+        return False  # it may end, or be stopped, before the gang that the cell is kept for needs it
     search = cycle.search()
     if search is not None and search.tries > 0 and search.may_look(state, owns=cycle.owns(job)):
         return False
@@ -105,28 +108,28 @@ def _may_yield(cycle: Cycle, job: Job) -> bool:
     return any(kept.may_stop(job, cycle.rules) for kept in cycle.reservations)
 
 
-def _can_help(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
-    """Whether waiting can help: a pool could hold the gang if others were gone, or the price were another."""
+def _waiting_helps(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
+    """Whether waiting can help: a pool could hold the gang if other jobs left or the price changed."""
     return bool(pools) or bool(cycle.fleet.able_pools(state.shape))
 
 
-def _pass_by(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> None:
-    """It does not start now; nor do those behind it of its shape, unless it is `alone` in this."""
+def _pass_over(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> None:
+    """Pass over the job for now, and all of its shape behind it unless the reason concerns it `alone`."""
     if cycle.in_turn:
-        cycle.settled.add(state.job.job)  # it may stand in the order once more
+        cycle.settled.add(state.job.job)  # it may appear in the order a second time
     heads.next() if alone else heads.skip_group()
 
 
-def _by_itself(cycle: Cycle, state: JobState) -> bool:
+def _concerns_it_alone(cycle: Cycle, state: JobState) -> bool:
     over = None if cycle.limits is None else cycle.limits.over_user(state.job)
     return over is not None or cycle.unpaid(state) is not None
 
 
 def _may_keep(cycle: Cycle, job: Job) -> bool:
-    """Whether a cell may be kept for one more blocked gang; a single GPU needs none.
+    """Whether to keep a cell for one more blocked gang; a single GPU needs none.
 
-    None is while those whose turn it is, and whom it may not send away, hold so much that the gang cannot
-    fit beside them: what is free is better used by jobs that can be stopped once it does.
+    No, while jobs whose turn it is, and that it may not preempt, hold so much that the gang cannot fit beside
+    them: until then the free GPUs are better used by jobs that can be stopped later.
     """
     rules, fleet = cycle.rules, cycle.fleet
     if rules.backfill != "reserve" or job.gpus <= 1 or len(cycle.reservations) >= rules.reservations:
@@ -136,14 +139,14 @@ def _may_keep(cycle: Cycle, job: Job) -> bool:
 
 
 def _block(cycle: Cycle, state: JobState, pools: list[Pool], free: int) -> int:
-    """Let nobody pass a blocked gang, or keep the emptiest cell for it, if the rules say so.
+    """Let no job pass a blocked gang, or keep the emptiest cell for it, as the rules say.
 
-    Says how many GPUs the best pool has left.
+    Returns how many GPUs the best pool has left.
     """
     if cycle.blocked is None:
         cycle.blocked = state
     if cycle.rules.backfill == "none":
-        cycle.closed |= frozenset(pools)  # where it waits; elsewhere life goes on
+        cycle.closed |= frozenset(pools)  # only the pools it waits for; the others stay open
         return free
     kept = reserve(state, cycle.draft, pools) if free and _may_keep(cycle, state.job) else None
     if kept is None:

@@ -1,9 +1,9 @@
-"""Give elastic gangs the GPUs that nobody needs more: wider starts, and running ones that change their size.
+"""Give spare GPUs to elastic gangs: start them wider, and resize running ones.
 
-Who starts is decided before, by the order, as if each were a gang of its least size; how wide it is and on
-which GPU type is decided here. A running gang that should have another size is stopped with notice, saves
-and starts anew: until all of those have left, no elastic gang starts, so what they free is shared out once.
-Nobody is left with less than its least. In market pools, and where nodes are bought, a gang keeps its least.
+Placement decides which gangs start, treating each as a gang of its minimum size; this action decides its
+width and GPU type. A running gang that should change size is stopped with notice, saves and restarts. Until
+all of those have left, no elastic gang starts, so the GPUs they free are shared out once. No gang gets less
+than its minimum. In market pools, and on bought nodes, a gang keeps its minimum size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from brimful.scheduler.placing.place import place
 from brimful.scheduler.placing.widths import Choice, Gang, share_out
 from brimful.units import HOUR_S
 
-# Of what a GPU of its least size does, the least that one more must add: speed that costs more is not bought.
+# The least that one more GPU must add, as a share of what a GPU adds at the minimum size: speed that costs
+# more is not worth it.
 LEAST_SHARE = 0.2
 RESIZED = "scheduler.resized"
 
@@ -47,7 +48,7 @@ def resize(cycle: Cycle) -> None:
     changed = [gang for gang, was in zip(gangs, before, strict=True) if gang.at is not was]
     if not _fits(
         cycle, changed, starts
-    ):  # too scattered: those who run stay, and starts are wider one by one
+    ):  # too scattered: running gangs stay, and starts are widened one by one
         changed = [gang for gang in changed if gang.state.job.job in starts]
     moving = False
     for gang in changed:
@@ -62,7 +63,7 @@ def resize(cycle: Cycle) -> None:
 
 
 def _is_ours(cycle: Cycle, start: LeaseGranted) -> bool:
-    """Neither in a market pool nor on what was reserved or bought for it."""
+    """Neither in a market pool nor on GPUs reserved or bought for it."""
     fleet = cycle.fleet
     if start.job not in fleet.elastic or start.reservation or start.job in fleet.cloud.reserved:
         return False
@@ -74,7 +75,7 @@ def _gpu(choice: Choice) -> str:
 
 
 def _still_leaving(cycle: Cycle) -> bool:
-    """Whether a gang that was told to change its size has not stopped yet."""
+    """Whether a gang that was told to change size has not stopped yet."""
     return any(
         lease.phase == "ending" and lease.reason is not None and lease.reason.as_dict()["code"] == RESIZED
         for state in cycle.fleet.elastic.values()
@@ -82,7 +83,7 @@ def _still_leaving(cycle: Cycle) -> bool:
     )
 
 
-# --- who may change, and what each could have ---------------------------------------------------------------
+# --- which gangs may change, and what each could have -------------------------------------------------------
 
 
 def _starting(cycle: Cycle, starts: dict[str, LeaseGranted]) -> Iterator[Gang]:
@@ -109,7 +110,7 @@ def _running(cycle: Cycle) -> Iterator[Gang]:
 
 
 def _waiting(cycle: Cycle) -> Iterator[Gang]:
-    """Those who found no place: gangs wider than their least may make room for them."""
+    """Jobs that found no place: gangs above their minimum may make room for them."""
     fleet = cycle.fleet
     going = {start.job for start in cycle.starts} | cycle.settled | set(cycle.cells)
     for state in first_waiting(fleet, cycle.rules, gpus=DEPTH * fleet.capacity.gpus, now_s=cycle.now_s):
@@ -132,7 +133,7 @@ def _gang(cycle: Cycle, state: JobState, *, here: tuple[Pool, int] | None) -> Ga
 
 
 def _places(cycle: Cycle, state: JobState, here: tuple[Pool, int] | None) -> Iterator[tuple[Pool, int]]:
-    """Where it could be at which size, at a price and within the quotas and limits that it has."""
+    """The pools and sizes it could have, within its price limit, quotas and limits."""
     draft, job = cycle.draft, state.job
     limit, held = job.limit_microusd_per_gpu_hour, 0 if here is None else here[1]
     for pool in cycle.fleet.capacity.pools:
@@ -155,7 +156,7 @@ def _places(cycle: Cycle, state: JobState, here: tuple[Pool, int] | None) -> Ite
 
 
 def _worthwhile(job: Job, gpu: str) -> list[int]:
-    """Sizes at which every GPU adds enough."""
+    """Sizes at which every GPU adds enough work."""
     least, *larger = sizes_of(job)
     kept = [least]
     for gpus in larger:
@@ -165,13 +166,13 @@ def _worthwhile(job: Job, gpu: str) -> list[int]:
 
 
 def _adds(job: Job, gpu: str, fewer: int, gpus: int) -> float:
-    """Work a second that each GPU adds from one size to a larger one."""
+    """Work per second that each GPU adds between one size and a larger one."""
     before = at_size(job, fewer).rate(gpu) if fewer else 0.0
     return (at_size(job, gpus).rate(gpu) - before) / (gpus - fewer)
 
 
 def _may_have(cycle: Cycle, job: Job, pool: Pool, more: int) -> bool:
-    """Whether its queue, its user and its tenant's budget allow so many more."""
+    """Whether its queue, its user and its tenant's budget allow this many more GPUs."""
     extra = at_size(job, more)
     if cycle.over_quota(extra) is not None:
         return False
@@ -184,7 +185,7 @@ def _may_have(cycle: Cycle, job: Job, pool: Pool, more: int) -> bool:
 
 
 def _choice(cycle: Cycle, state: JobState, pool: Pool, gpus: int) -> Choice:
-    """1 / (restart + work left / rate); where nobody predicted it, as much is left as was done."""
+    """1 / (restart + work left / rate); without a prediction, work left is taken to equal work done."""
     job, lease, now_s = at_size(state.job, gpus), state.open_lease, cycle.now_s
     left_s = state.remaining_s(now_s) if cycle.rules.known else None
     done_s = state.kept_work_s
@@ -212,7 +213,7 @@ def _choice(cycle: Cycle, state: JobState, pool: Pool, gpus: int) -> Choice:
 
 
 def _fits(cycle: Cycle, changed: list[Gang], starts: dict[str, LeaseGranted]) -> bool:
-    """Whether everybody finds a place as close together as it must be, once those who change have left."""
+    """Whether every gang finds a place as close together as it must be, once those that change have left."""
     later = cycle.draft.copy()
     for gang in changed:
         lease, start = gang.state.open_lease, starts.get(gang.state.job.job)
@@ -236,9 +237,9 @@ def _parts(start: LeaseGranted) -> Parts:
 
 
 def _start(cycle: Cycle, gang: Gang, start: LeaseGranted | None, *, moving: bool) -> None:
-    """At its size now, or later once those who are `moving` have left; else at the best that can be had now.
+    """Start it at its size now, or later once those `moving` have left; else at the best size available now.
 
-    What its queue and its tenant allow is asked again: others may have been given it meanwhile.
+    Quotas and budget are checked again: other gangs may have used them up meanwhile.
     """
     state = gang.state
     if start is not None:

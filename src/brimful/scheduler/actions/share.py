@@ -1,10 +1,10 @@
-"""Who found no GPU of its own is put beside a job that shares well, where the rules have `share`.
+"""Put a job that found no GPU beside a job it shares well with, where the rules have `share`.
 
-Beside one another two jobs keep f and g of their own speeds (fleet/sharing.py). Taking turns on the GPU they
-would have 1 between them, so f + g - 1 is the work that sharing adds. It must also pay by the index of a
-review, speed over expected work: what the guest gains is more than what its host loses. So both sides of the
-interference are charged, in work and in mean JCT. Of the hosts that are left, the most work wins.
-Where GPUs stay free, two who share one part again.
+Side by side, two jobs keep f and g of their own speeds (fleet/sharing.py). Taking turns on the GPU they would
+have 1 between them, so f + g - 1 is the work that sharing adds. It must also pay by the index of a review,
+speed over expected work: the guest must gain more than its host loses. So both sides of the interference are
+charged, in work and in mean JCT. Among the remaining hosts, the one that adds most work wins.
+Where GPUs stay free, two jobs that share one are separated again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import aged_work_s, first_waiting
 from brimful.scheduler.placing.assign import DEPTH, may_move
 
-Kind = tuple[Pool, str, int, tuple[tuple[str, int], ...], int]  # who shares alike: name, compute, memory
+Kind = tuple[Pool, str, int, tuple[tuple[str, int], ...], int]  # jobs that share alike: name, compute, memory
 Hosts = dict[Kind, list[Lease]]
 
 
 def share(cycle: Cycle) -> None:
     fleet, rules = cycle.fleet, cycle.rules
     if not rules.share or cycle.targets is not None:
-        return  # while a review is carried out, GPUs are on their way to those who wait
-    _part(cycle)
+        return  # while a review is carried out, GPUs are on their way to waiting jobs
+    _separate(cycle)
     hosts = _hosts(cycle)
     started = {start.job for start in cycle.starts}
     for state in [*first_waiting(fleet, rules, gpus=DEPTH * fleet.capacity.gpus, now_s=cycle.now_s)]:
@@ -46,7 +46,7 @@ def share(cycle: Cycle) -> None:
 
 
 def _hosts(cycle: Cycle) -> Hosts:
-    """Those who run alone on a GPU that may have a second tenant, on a node that is not kept for a gang."""
+    """Jobs alone on a GPU that may have a second tenant, on a node that is not kept for a gang."""
     fleet, found = cycle.fleet, Hosts()
     kept = {index for each in cycle.reservations for index in each.nodes}
     kept |= {index for cell in cycle.cells.values() for index in cell.nodes}
@@ -63,7 +63,7 @@ def _hosts(cycle: Cycle) -> Hosts:
 
 
 def _best(cycle: Cycle, state: JobState, hosts: Hosts) -> Kind | None:
-    """The hosts beside whom it adds most work; None where it would add none, or may not be there."""
+    """The hosts beside which it adds most work; None if it would add none or may not be there."""
     job, fleet = state.job, cycle.fleet
     pools = cycle.within_limits(state, cycle.planned(state, cycle.elsewhere(state, cycle.pools(state.shape))))
     best: Kind | None = None
@@ -83,12 +83,12 @@ def _best(cycle: Cycle, state: JobState, hosts: Hosts) -> Kind | None:
 
 
 def _worth(cycle: Cycle, state: JobState, pool: Pool) -> float:
-    """The share of what it has left that it does there in a second."""
+    """The share of its remaining work that it does there in a second."""
     return state.job.rate(pool.gpu) / max(1.0, aged_work_s(state, cycle.rules, now_s=cycle.now_s))
 
 
-def _part(cycle: Cycle) -> None:
-    """One of two goes to a GPU that nobody else has a use for, if it may be moved."""
+def _separate(cycle: Cycle) -> None:
+    """Move one of two jobs on a shared GPU to a GPU that no other job needs, if it may be moved."""
     fleet, free = cycle.fleet, {pool: cycle.draft.free_in(pool) for pool in cycle.fleet.capacity.pools}
     for lease in [*fleet.open_leases.values()] if any(free.values()) else ():
         slot = fleet.capacity.by_name.get(lease.node)

@@ -7,9 +7,9 @@ from brimful.scheduler.cycle import Cycle
 
 
 def stop(cycle: Cycle) -> None:
-    """Stop jobs that were cancelled, have used up their time or budget, or whose tenant has spent its own.
+    """Stop jobs that were cancelled or have used up their time or budget, or their tenant's.
 
-    Looks at those that may have to, not at all.
+    Looks only at jobs that may have to stop.
     """
     fleet, now_s = cycle.fleet, cycle.now_s
     if fleet.may_have_to_stop(now_s):
@@ -25,8 +25,8 @@ def stop(cycle: Cycle) -> None:
             if job.max_run_s is not None and state.attained_s(now_s) >= job.max_run_s:
                 cycle.stop(lease, say("scheduler.has_run", longest=Seconds(job.max_run_s)), requeue=False)
             elif job.budget_microusd is not None and state.cost_microusd(now_s) >= job.budget_microusd:
-                # At the limit, not past it: the ledger never bills above the hold, so running on would be a
-                # gift.
+                # At the limit, not past it: the ledger never bills above the hold, so running on would be
+                # free.
                 cycle.stop(
                     lease, say("scheduler.budget_used_up", budget=Usd(job.budget_microusd)), requeue=False
                 )

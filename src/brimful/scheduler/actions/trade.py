@@ -1,4 +1,4 @@
-"""Nodes of providers: used by whom they were made for, given back when idle, ordered for who pays."""
+"""Provider nodes: used by the jobs they were made for, returned when idle, ordered for jobs that pay."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from brimful.scheduler.cloud.buying import Opening, Shop
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.placing.place import place
 
-MAKE_S = 1800  # an order that is not ready so long after, and four times the usual, is given up
-JOIN_S = 600  # so is a node that is ready, and billed, and cannot be used
+MAKE_S = 1800  # an order not ready after this and four times the usual time is given up
+JOIN_S = 600  # so is a node that is ready and billed but cannot be used
 
 
 def use_bought(cycle: Cycle) -> None:
-    """A job starts on its nodes once all of them are there; one that runs elsewhere leaves for them."""
+    """Start a job once all of its nodes are there; a job that runs elsewhere leaves for them."""
     if cycle.shop is None:
         return
     fleet = cycle.fleet
@@ -38,14 +38,14 @@ def use_bought(cycle: Cycle) -> None:
         lease = state.open_lease
         if parts is not None and lease is not None and lease.phase == "running":
             cycle.stop(lease, machines[0].order.reason)
-        for machine in machines:  # they are kept, whoever else would fit
+        for machine in machines:  # reserved for the job, whatever else would fit
             slot = fleet.capacity.by_name.get(machine.node)
             if slot is not None:
                 cycle.draft.hold(slot.index)
 
 
 def _parts(cycle: Cycle, state: JobState, machines: list[Machine]) -> Parts | None:
-    """The gang over its nodes, in their order; None while any of them is not there yet."""
+    """The gang spread over its nodes, in their order; None until all of them are there."""
     parts: list[tuple[str, tuple[int, ...]]] = []
     missing = state.job.gpus
     for machine in machines:
@@ -59,9 +59,9 @@ def _parts(cycle: Cycle, state: JobState, machines: list[Machine]) -> Parts | No
 
 
 def give_back(cycle: Cycle) -> None:
-    """Idle nodes are kept for as long as a new one would take to start, and as long as they are paid for.
+    """Keep an idle node for as long as a new one would take to start, and while it is already paid for.
 
-    That is the ski rental: whoever returns a node and needs one again at once pays its start a second time.
+    This is the ski rental rule: returning a node and needing one again at once pays for a second start.
     """
     shop = cycle.shop
     if shop is None or not cycle.fleet.cloud.machines:
@@ -73,15 +73,15 @@ def give_back(cycle: Cycle) -> None:
             continue
         if machine.node in taken:
             if machine.node in over:
-                shop.look_at(cycle.now_s + 1)  # once the lease that begins there can be told to stop
+                shop.look_at(cycle.now_s + 1)  # once the lease starting there can be told to stop
             continue
         leases = cycle.fleet.leases_on.get(machine.node, {})
         if machine.node in over:
             for lease in leases.values():
                 cycle.stop(lease, say("scheduler.cap_reached", node=machine.node))
-            _return(cycle, machine, "scheduler.cap_reached")  # it is removed once they have stopped
+            _return(cycle, machine, "scheduler.cap_reached")  # removed once its leases have stopped
             continue
-        gives_up_s = _gives_up_s(machine)
+        gives_up_s = _give_up_at_s(machine)
         if gives_up_s is not None and gives_up_s <= cycle.now_s:
             _return(cycle, machine, NOT_USABLE)
             continue
@@ -96,15 +96,15 @@ def give_back(cycle: Cycle) -> None:
             shop.look_at(due_s)
 
 
-def _gives_up_s(machine: Machine) -> int | None:
-    """Until when somebody waits for it; None: it is in use, or could be."""
+def _give_up_at_s(machine: Machine) -> int | None:
+    """When to stop waiting for it; None: it is in use, or could be."""
     if machine.ready_s is None:
         return machine.order.at_s + max(MAKE_S, 4 * machine.offer.lead_s)
     return None if machine.away_s is None else machine.away_s + JOIN_S
 
 
 def _is_kept(cycle: Cycle, machine: Machine) -> bool:
-    """Whether the job that it was made for still wants it."""
+    """Whether the job it was made for still wants it."""
     state = cycle.fleet.jobs.get(machine.job) if machine.job else None
     return state is not None and state.phase not in OVER
 
@@ -115,7 +115,8 @@ def _due_s(shop: Shop, machine: Machine) -> int:
         return shop.now_s
     keep_s = machine.offer.lead_s if shop.buying.keep_s is None else shop.buying.keep_s
     if machine.offer.quantum_s > 1 or machine.offer.least_s:
-        # What is paid for already costs nothing to keep; it has to be gone before the next quantum begins.
+        # Keeping what is already paid for costs nothing; it must be gone before the next billing quantum
+        # begins.
         paid_s = machine.billed_until_s(max(shop.now_s, machine.used_s + keep_s)) - 1
         return max(paid_s, machine.used_s)
     return machine.used_s + keep_s
@@ -128,7 +129,7 @@ def _return(cycle: Cycle, machine: Machine, code: str) -> None:
 
 
 def buy(cycle: Cycle) -> None:
-    """Order nodes for waiting jobs that pay for them, those due first."""
+    """Order nodes for waiting jobs that pay for them, earliest deadline first."""
     shop, fleet = cycle.shop, cycle.fleet
     if shop is None or not len(fleet.waiting):
         return
@@ -153,7 +154,7 @@ def buy(cycle: Cycle) -> None:
 
 
 def order(cycle: Cycle, shop: Shop, state: JobState, opening: Opening, reason: Said) -> bool:
-    """Order them all, or none and say why."""
+    """Order all of the nodes, or none and say why."""
     refused = shop.over_cap(opening)
     if refused is None and shop.buying.dry_run:
         refused = say("scheduler.would_buy", nodes=count("node", opening.nodes), where=opening.offer.site)
@@ -186,14 +187,14 @@ def _urgency(state: JobState) -> tuple[float, int]:
 
 
 def _best(cycle: Cycle, shop: Shop, state: JobState) -> tuple[Opening, Place | None] | None:
-    """Where the rest of the job costs least, of what its plan and its money allow."""
+    """Where the rest of the job costs least, within its plan and its money."""
     found: list[tuple[float, str, Opening, Place | None]] = []
     openings = shop.openings(state)
     if not openings or (cycle.may_be_held(state.job) and cycle.not_now(state) is not None):
         return None
     pools = cycle.planned(state, list(openings))
     if any(_has_room(cycle, state, pool) for pool in cycle.planned(state, cycle.pools(state.shape))):
-        return None  # it waits for something else than a node
+        return None  # it waits for something other than a node
     budget = state.job.budget_microusd
     left = None if budget is None else budget - state.cost_microusd(cycle.now_s)
     for pool in pools:

@@ -1,1 +1,1 @@
-"""Capacity that is bought: the port to providers, what could be had, what was ordered."""
+"""Bought capacity: the provider port, what is on offer, what was ordered."""

@@ -1,6 +1,7 @@
-"""What could be bought for a job, and what its rest would cost there: one sum for first nodes and moves.
+"""What could be bought for a job, and what its remaining work would cost there, for first nodes and moves
+alike.
 
-Pure: offers, machines and prices are in the fleet's fold of the log; the operator's caps are in `Buying`.
+Pure: offers, machines and prices come from the fleet's fold of the log; the operator's caps are in `Buying`.
 """
 
 from __future__ import annotations
@@ -24,31 +25,29 @@ from brimful.scheduler.placing.place import ONE_NODE
 from brimful.specs.offer import Offer
 from brimful.units import HOUR_S
 
-LEARN_S = HOUR_S  # what is believed of how long spot stays is renewed so often
-REMOVE_S = 60  # until a node that is given back is off the bill: what caps keep in hand
-USEFUL_S = 900  # a node that the month's cap could not pay for so long is not worth its start
+LEARN_S = HOUR_S  # how often the belief about how long spot stays is renewed
+REMOVE_S = 60  # how long a returned node is still billed: caps keep this much in reserve
+USEFUL_S = 900  # a node the monthly cap cannot pay for this long is not worth starting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buying:
     """What the operator lets the scheduler spend, and on what."""
 
-    hourly_microusd: int | None = None  # all nodes of providers together; None: no cap
+    hourly_microusd: int | None = None  # all provider nodes together; None: no cap
     monthly_microusd: int | None = None  # a calendar month, UTC
-    hourly_of: Mapping[str, int] = field(
-        default_factory=dict
-    )  # providers that have an hourly cap of their own
-    keep_s: int | None = None  # an idle node is kept so long; None: as long as a new one takes to start
-    rest_s: int = HOUR_S  # a job that has just begun somewhere is not moved for money so long
+    hourly_of: Mapping[str, int] = field(default_factory=dict)  # providers with their own hourly cap
+    keep_s: int | None = None  # how long to keep an idle node; None: as long as a new one takes to start
+    rest_s: int = HOUR_S  # a job that just started somewhere is not moved for money for this long
     dry_run: bool = False  # orders are reported, not placed
     # Parts that can be switched off, to measure what each is worth.
-    by: Literal["sum", "price"] = "sum"  # price: the lowest price, whatever else it costs
+    by: Literal["sum", "price"] = "sum"  # price: the lowest price, whatever the other costs
     moves: bool = True
     programmes: bool = True  # False: jobs with a deadline keep pace (uniform progress)
 
 
 class Opening(NamedTuple):
-    """So many nodes of one offer hold the whole gang."""
+    """The number of nodes of one offer that hold the whole gang."""
 
     offer: OfferSeen
     nodes: int
@@ -87,7 +86,7 @@ class Shop:
         )
 
     def openings(self, state: JobState) -> dict[Pool, Opening]:
-        """Where nodes could be made for it now, at a price it accepts; nothing for who does not pay."""
+        """Where nodes could be made for it now, at a price it accepts; empty for a job that does not pay."""
         job = state.job
         if job.deadline_s is None and job.budget_microusd is None and job.limit_microusd_per_gpu_hour is None:
             return {}
@@ -103,7 +102,7 @@ class Shop:
         return self._within_own_caps(state, found) if self._hourly_of else found
 
     def _within_own_caps(self, state: JobState, found: dict[Pool, Opening]) -> dict[Pool, Opening]:
-        """Without providers that may not make so much more; where none is left, the job is told why."""
+        """Drop providers whose own cap this would exceed; if none is left, the job is told why."""
         over = {pool: said for pool, each in found.items() if (said := self._over_own_cap(each)) is not None}
         if over and len(over) == len(found):
             self.refusals[state.job.job] = over[min(over)]
@@ -127,7 +126,7 @@ class Shop:
         return say("scheduler.nodes_coming", nodes=nodes_said, where=machines[0].pool.site, since=since)
 
     def weigh(self, state: JobState, opening: Opening) -> Place | None:
-        """The rest of the job there; None where it would never end."""
+        """The cost of the job's remaining work there; None if it would never finish."""
         here = self.fleet.cloud.offers.get(_last_pool(self.fleet, state) or opening.offer.pool, {})
         came_from = next(iter(here.values()), None)
         job = state.job
@@ -142,7 +141,7 @@ class Shop:
         return weigh(offer, need, work_per_s=job.rate(offer.gpu))
 
     def cheapest(self, state: JobState, pools: Sequence[Pool]) -> Pool:
-        """Of these offers, where the rest of it costs least; with `by` price, the lowest price."""
+        """Of these offers, where the remaining work costs least; with `by` price, the lowest price."""
         openings = self.openings(state)
 
         def cost(pool: Pool) -> tuple[float, Pool]:
@@ -153,7 +152,7 @@ class Shop:
         return min(pools, key=cost)
 
     def weigh_staying(self, state: JobState, lease: Lease, machine: Machine) -> Place:
-        """The rest of the job where it is: no restart, the same risk."""
+        """The cost of the remaining work where the job is: no restart, the same risk."""
         pool = machine.pool
         offer = self.fleet.cloud.offers[pool][machine.order.gpus]
         stays = self._as_offer(Opening(offer, max(1, len(lease.parts))))
@@ -198,7 +197,7 @@ class Shop:
         )
 
     def stay_hours(self, pool: Pool) -> float:
-        """How long spot of this pool is expected to stay from now on."""
+        """How much longer spot of this pool is expected to stay."""
         found = self._stay_hours.get(pool)
         if found is None:
             record = self.fleet.spot.get(pool)
@@ -212,7 +211,7 @@ class Shop:
     # --- the operator's caps ----------------------------------------------------------------------------
 
     def over_cap(self, opening: Opening) -> Said | None:
-        """Why these nodes may not be ordered, or None: then they count from here on."""
+        """Why these nodes may not be ordered; None if they may, and then they count from here on."""
         buying, hourly = self.buying, opening.microusd_per_hour
         if (over := self._over_own_cap(opening)) is not None:
             return over
@@ -235,7 +234,7 @@ class Shop:
         return None
 
     def take(self, opening: Opening) -> None:
-        """They are ordered: the next one sees what is left of the caps."""
+        """Count the order: the next one sees what is left of the caps."""
         self._hourly += opening.microusd_per_hour
         if opening.offer.provider in self._hourly_of:
             self._hourly_of[opening.offer.provider] += opening.microusd_per_hour
@@ -244,7 +243,7 @@ class Shop:
         )
 
     def too_many(self) -> list[Machine]:
-        """Nodes that have to go so that the caps hold: the dearest first."""
+        """Nodes that must go so that the caps hold, most expensive first."""
         buying = self.buying
         machines = [each for each in self.fleet.cloud.machines.values() if each.returned_s is None]
         machines.sort(key=lambda each: (each.microusd_per_hour, each.node))
@@ -269,7 +268,7 @@ class Shop:
         return going
 
     def _ahead(self, machine: Machine) -> int:
-        """What it will owe before it can be off the bill, beyond what it owes now."""
+        """What it will owe on top of today's debt before it can be off the bill."""
         return machine.microusd_per_hour * max(REMOVE_S, machine.offer.quantum_s)
 
     def look_at(self, at_s: int) -> None:
@@ -278,13 +277,13 @@ class Shop:
 
 
 def checkpoint_bytes(state: JobState) -> int:
-    """What has to be brought along: as measured when its last lease moved it, else as it was submitted."""
+    """Bytes to bring along: as measured when its last lease moved them, else as submitted."""
     moved = next((lease.moved_bytes for lease in reversed(state.leases) if lease.moved_bytes), 0)
     return moved or state.job.checkpoint_bytes
 
 
 def unsaved_s(state: JobState, *, now_s: int) -> float:
-    """Time that a stop now would throw away: since its last checkpoint, where it saves only now and then."""
+    """Time that a stop now would throw away: since the last checkpoint, if it saves only at intervals."""
     lease, every_s = state.open_lease, state.job.checkpoint_interval_s
     if lease is None or not every_s:
         return 0.0
@@ -309,7 +308,7 @@ def _cheapest(job: Job, pool: Pool, offers: list[OfferSeen]) -> Opening | None:
 
 
 def _last_pool(fleet: Fleet, state: JobState) -> Pool | None:
-    """Where its newest checkpoint was made."""
+    """The pool where its newest checkpoint was made."""
     lease = state.leases[-1] if state.leases else None
     if lease is None:
         return None
@@ -319,5 +318,5 @@ def _last_pool(fleet: Fleet, state: JobState) -> Pool | None:
 
 @lru_cache(maxsize=256)
 def _spells(changes: tuple[int, ...], until_s: int) -> Spells:
-    """Whoever asks does not write to it."""
+    """Cached; callers must not modify it."""
     return spells_of(changes, until_s=until_s)

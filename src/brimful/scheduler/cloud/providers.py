@@ -1,7 +1,7 @@
-"""The provider port: whoever makes nodes for money, and takes them back.
+"""The provider port: anything that makes nodes for money and takes them back.
 
-An order is in the log before a provider hears of it, and every act is idempotent by the node's name: a crash
-between the two is mended by the next tick. What carries our tag and is in no log is removed.
+An order is in the log before a provider hears of it, and every act is idempotent by node name: the next tick
+repairs a crash between the two. A node that carries our tag and is in no log is removed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from brimful.specs.offer import Offer
 
 
 class CannotMake(Refused):
-    """The provider will not make this node: no capacity, a quota, another price. Nothing is billed."""
+    """The provider will not make this node: no capacity, a quota, or a changed price. Nothing is billed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a provider says of one node that carries our tag."""
+    """What a provider reports about one node with our tag."""
 
     node: str
     state: Literal["starting", "ready", "gone"]
     at_s: int  # since when, by our clock
     problem: Said | None = None  # why it is gone, or slow to start
-    address: str = ""  # where it is reached, once it is ready
+    address: str = ""  # where to reach it, once it is ready
 
 
 class Provider(Protocol):
@@ -38,25 +38,24 @@ class Provider(Protocol):
 
     @property
     def sites(self) -> Sequence[str]:
-        """Where the nodes join that it makes for engines which are told of them (`Takes`)."""
+        """The sites its nodes join, for engines that are told about them (`Takes`)."""
 
     def offers(self) -> Sequence[Offer]:
-        """What it sells. The very same list again means that nothing has changed."""
+        """What it sells. Returning the identical list object means that nothing has changed."""
 
     def make(self, orders: Sequence[NodeOrdered]) -> Failures:
-        """Begin to make each, once. CannotMake only where it is certain that nothing of it is or will be
-        there; any other failure leaves that open, and it is asked again.
-        """
+        """Start making each node, once. Raise CannotMake only if it is certain that no part of the node
+        exists or will; after any other failure the outcome is open and the call is repeated."""
 
     def watch(self) -> Sequence[Made]:
-        """Every node with our tag. One that is not named is not there."""
+        """Every node with our tag. A node that is not listed does not exist."""
 
     def remove(self, nodes: Sequence[str]) -> Failures:
-        """End each, made or not. Its bill ends once `watch` does not name it, or calls it gone."""
+        """Remove each node, made or not. Billing ends once `watch` no longer lists it, or reports it gone."""
 
 
 class Host(NamedTuple):
-    """A machine that an engine may use, and where it is reached."""
+    """A machine that an engine may use, and its address."""
 
     node: Node
     address: str
@@ -64,7 +63,7 @@ class Host(NamedTuple):
 
 @runtime_checkable
 class Takes(Protocol):
-    """An engine whose machines others make."""
+    """An engine whose machines are made by others."""
 
     def take(self, hosts: Mapping[str, Host]) -> None:
-        """These are the site's machines now, by node: all of them. It never waits."""
+        """The site's machines now, by node, complete. Must not block."""

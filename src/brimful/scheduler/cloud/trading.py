@@ -1,4 +1,4 @@
-"""The part of `tick` that buys: what providers told as events, and orders and returns carried out."""
+"""The part of `tick` that buys: turn what providers report into events, and carry out orders and returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def observe_providers(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, 
         except BrimfulError as error:
             problems[trouble_with(name)] = (
                 error.said
-            )  # unreachable is not gone: what it made is still ours, and billed
+            )  # unreachable does not mean gone: its nodes are still ours, and billed
             continue
         if ports.offered.get(name) is not offers:
             changes = list(_offer_changes(fleet, name, offers, now_s=now_s))
@@ -31,12 +31,12 @@ def observe_providers(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, 
                 ports.offered[name] = offers
             news += changes
         news += _machine_changes(fleet, ports, name, made, now_s=now_s)
-        _hand_over(fleet, ports, provider, made)
+        _report_machines(fleet, ports, provider, made)
     return news
 
 
-def _hand_over(fleet: Fleet, ports: Ports, provider: Provider, made: Sequence[Made]) -> None:
-    """Tell its engines which machines there are. What is to be given back is theirs until it is gone."""
+def _report_machines(fleet: Fleet, ports: Ports, provider: Provider, made: Sequence[Made]) -> None:
+    """Tell its engines which machines exist. A machine to be returned is theirs until it is gone."""
     for site in provider.sites:
         engine: object = ports.engines.get(site)
         if isinstance(engine, Takes):
@@ -47,7 +47,7 @@ def _hand_over(fleet: Fleet, ports: Ports, provider: Provider, made: Sequence[Ma
 
 
 def _as_node(machine: Machine) -> Node:
-    """At the price of now: a lease keeps the one at which it was granted, the next one pays this."""
+    """At today's price: a lease keeps the price it was granted at; the next one pays this."""
     return Node(
         site=machine.pool.site,
         node=machine.node,
@@ -91,7 +91,7 @@ def _offer_changes(fleet: Fleet, provider: str, offers: Sequence[Offer], *, now_
 
 
 def _rank(offer: OfferSeen) -> tuple[bool, int]:
-    """Of several instance types of one size in one pool, the cheapest that is there stands for them."""
+    """Of several instance types of one size in one pool, the cheapest available one represents them."""
     return not offer.is_there, offer.microusd_per_gpu_hour
 
 
@@ -117,12 +117,12 @@ def _machine_changes(
 
 
 def _was_there(machine: Machine) -> bool:
-    """Whether its absence says that it is gone: an order may not have reached the provider yet."""
+    """Whether its absence means that it is gone: an order may not have reached the provider yet."""
     return machine.ready_s is not None or machine.returned_s is not None
 
 
 def carry_out_orders(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: int) -> list[Event]:
-    """Have made what was ordered, and remove what was returned or is a stray. What was refused, as events."""
+    """Make what was ordered, and remove what was returned or is a stray. Returns refusals as events."""
     refused: list[Event] = []
     for name, provider in ports.providers.items():
         own = [each for each in fleet.cloud.machines.values() if each.offer.provider == name]

@@ -1,1 +1,1 @@
-"""Finish in time for little: spot, firm capacity, or wait."""
+"""Finish in time at low cost: spot, firm capacity, or wait."""

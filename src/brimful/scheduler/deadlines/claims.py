@@ -1,7 +1,7 @@
-"""Firm capacity kept back for deadlines: whose it will be once spot is no longer an option.
+"""Firm capacity kept back for deadlines: which job gets it once spot is no longer an option.
 
-A claim is no idle GPU. Others may use it, and leave when the job that has the claim must start; those that
-are due first claim first, and two never claim the same GPU. Pure.
+A claimed GPU is not idle. Other jobs may use it, and leave when the job with the claim must start. The job
+due first claims first, and no GPU is claimed twice. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brimful.scheduler.placing.victims import Cell, lost_gpu_s
 
 
 class Claims:
-    """The firm GPUs that jobs with deadlines, the first due first, could have if they needed them now."""
+    """The firm GPUs that jobs with deadlines, earliest first, could have if they needed them now."""
 
     def __init__(self, fleet: Fleet, draft: Draft) -> None:
         self._fleet, self._later = fleet, draft.copy()
@@ -27,7 +27,7 @@ class Claims:
                 self._later.give(lease.parts, job)
 
     def claim(self, job: Job, firm: Sequence[Pool], *, here: Lease | None) -> bool:
-        """Whether there are GPUs for it that nobody before it has claimed; who holds firm ones has them."""
+        """Whether there are GPUs for it that no earlier job has claimed; a job on firm GPUs has its claim."""
         node = None if here is None else self._fleet.nodes.get(here.node)
         if node is not None and node.tier != "spot":
             return True
@@ -42,9 +42,8 @@ class Claims:
 def cell_for(
     state: JobState, fleet: Fleet, draft: Draft, pools: Sequence[Pool], spoken_for: set[str], *, now_s: int
 ) -> Cell | None:
-    """The leases on one node that leave for a job with a claim: of no higher class, without a deadline, those
-    that lose least. No victims: enough of them leave already. None: there is no such node.
-    """
+    """The leases on one node that leave for a job with a claim: not of a higher class, without a deadline,
+    least work lost first. Empty: enough of them leave already. None: there is no such node."""
     best: tuple[float, Cell] | None = None
     for slot in fleet.capacity.slots.values():
         if slot.pool not in pools:

@@ -1,19 +1,19 @@
 """A deadline, and a budget, as the bid: which pools a job may use now, in a fleet with spot and firm pools.
 
-Firm is every tier but spot: what is held there stays. Where a job could run on either, each look says wait,
-spot or firm, as `programme.py` finds cheapest, within two nets:
+Firm is every tier except spot: capacity held there stays. If a job could run on either, each look decides to
+wait, use spot or use firm, whichever `programme.py` finds cheapest, within two safety nets:
 
-- time: from the last moment at which firm capacity can still do all that no checkpoint holds yet, start
-  included, the job takes it and stays;
-- money: spot is only held while what is left of the budget would still pay for that, at the job's own limit
-  where bids make the price.
+- time: from the last moment at which firm capacity can still do all work that no checkpoint holds, start
+  included, the job takes firm capacity and stays there;
+- money: the job holds spot only while the rest of its budget would still pay for that, at the job's own limit
+  where bids set the price.
 
-Spot may be a market pool: there the job bids, and being outbid is losing it. Firm capacity is that of queue
-pools, where no bid can take it away. Each job has a claim on its own GPUs of it: others may use these until
-then, and leave when the time has come (`Claims`).
+Spot may be a market pool: the job bids there, and losing spot means being outbid. Firm capacity is in queue
+pools, where no bid can take it away. Each job has a claim on its own firm GPUs: others may use them until
+then, and leave when the time comes (`Claims`).
 
-Where the budget does not pay for firm capacity at all, the job may use spot alone and is told that it may be
-late; where it does not pay for that either, it does not start. Pure.
+If the budget does not pay for firm capacity at all, the job may use only spot and is told that it may be
+late; if it does not pay for spot either, the job does not start. Pure.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from brimful.scheduler.placing.pools import allowed_pools
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
 
-LEARN_S = 4 * HOUR_S  # what is believed of spot is renewed so often
-# From one look to the next: a two-hundredth of the time there was, within these.
+LEARN_S = 4 * HOUR_S  # how often the belief about spot is renewed
+# Seconds between two looks: a two-hundredth of the time there was, within these bounds.
 LOOK_S = (10, 300)
-# So many programmes are asked by one decision, for the jobs due first; whoever needs another just keeps pace.
-# A programme takes up to 0.1 s each time and 4 MB; jobs with about as much work and time left share it.
+# How many programmes one decision may solve, for the jobs due first; any other job just keeps pace. A
+# programme takes up to 0.1 s each time and 4 MB; jobs with about as much work and time left share it.
 PROGRAMMES = 32
 STEPS = 256
-# Nobody lets spot stand idle for hours to save a cent; it is also more than the grid of the programme errs.
+# Spot is not left idle for hours to save a cent; this is also more than the error of the programme's grid.
 WAIT_GAIN = 0.02
-MOST_BONUS = 150  # percent: what the limit of one who holds GPUs of a market pool may count, at most
+MOST_BONUS = 150  # percent: the most that the limit of a job holding GPUs of a market pool may count
 
 
 class Verdict(NamedTuple):
     """What a job with a deadline may use until the next look."""
 
-    # refused: it would not get to its end. any: nothing can be planned, and nothing is held back.
+    # refused: it would not reach its end. any: nothing can be planned, and nothing is held back.
     kind: Literal["wait", "spot", "firm", "refused", "any"]
     pools: tuple[Pool, ...]
     reason: Sentence
@@ -73,18 +73,18 @@ class Finish:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     moves: list[tuple[Lease, Sentence]] = field(default_factory=list)  # between spot and firm, and why
-    due_now: list[JobState] = field(default_factory=list)  # who must have firm GPUs at once, due first
+    due_now: list[JobState] = field(default_factory=list)  # jobs that need firm GPUs now, earliest first
     look_again_s: int | None = None
 
     def only(self, job: str, pools: list[Pool]) -> list[Pool]:
-        """Of these pools those that the job may use now."""
+        """The ones of these pools that the job may use now."""
         verdict = self.verdicts.get(job)
         if verdict is None or verdict.kind == "any":
             return pools
         return [pool for pool in pools if pool in verdict.pools]
 
     def targets(self, fleet: Fleet) -> dict[str, Pool | None]:
-        """The pool of each, for a review of who should be on which GPU type: who runs, stays."""
+        """The pool of each job, for a review of GPU types; running jobs stay."""
         found: dict[str, Pool | None] = {}
         for name, verdict in self.verdicts.items():
             lease = fleet.jobs[name].open_lease
@@ -103,9 +103,9 @@ def finish(
     now_s: int,
     shop: Shop | None = None,
 ) -> Finish:
-    """Look at every job with a deadline. Asked only where the fleet has, or had, spot.
+    """Decide for every job with a deadline. Called only if the fleet has, or had, spot.
 
-    Where nodes can be bought, a pool in which they could be made now counts as one with room.
+    A pool in which nodes could be bought now counts as having room.
     """
     done, claims = Finish(), Claims(fleet, draft)
     records = _Records(fleet, now_s=now_s)
@@ -113,7 +113,7 @@ def finish(
     for state in due_first:
         lease = state.open_lease
         if state.phase not in ("waiting", "running"):
-            continue  # it starts, stops or is on hold: the next look sees what came of it
+            continue  # starting, stopping or on hold: the next look sees the outcome
         if shop is not None and (verdict := _stays(state, fleet, draft, rules, shop, now_s=now_s)):
             done.verdicts[state.job.job] = verdict
             continue
@@ -125,7 +125,7 @@ def finish(
         case.is_claimed = case.for_sale or claims.claim(state.job, case.firm, here=case.lease)
         verdict = case.verdict()
         done.verdicts[state.job.job] = verdict
-        if lease is None and verdict.kind == "firm" and not case.for_sale:  # else nodes are made for it
+        if lease is None and verdict.kind == "firm" and not case.for_sale:  # otherwise nodes are made for it
             done.due_now.append(state)
         if lease is not None and verdict.kind in ("spot", "firm") and verdict.kind != case.held:
             done.moves.append((lease, verdict.reason))
@@ -136,12 +136,12 @@ def finish(
 
 
 class _Records:
-    """What was seen of spot pools, as one decision needs it: read once for all jobs that may use the same."""
+    """The spot history that one decision needs, read once for all jobs that may use the same pools."""
 
     def __init__(self, fleet: Fleet, *, now_s: int) -> None:
         self.fleet = fleet
         self.until_s = now_s // LEARN_S * LEARN_S
-        self.solved: set[object] = set()  # programmes that this decision has asked
+        self.solved: set[object] = set()  # programmes that this decision has solved
         self._together: dict[tuple[Pool, ...], list[int]] = {}
         self._known: dict[Pool, tuple[int, ...]] = {}
 
@@ -152,7 +152,7 @@ class _Records:
         return found
 
     def known(self, pools: tuple[Pool, ...]) -> tuple[tuple[int, ...], ...]:
-        """Changes of each by the time of the last lesson."""
+        """The changes of each pool up to the last time the belief was renewed."""
         for pool in pools:
             if pool not in self._known:
                 changes = self.fleet.spot[pool].changes
@@ -170,25 +170,25 @@ class _Case:
     look_s: int
     held: Literal["none", "spot", "firm"]
     lease: Lease | None
-    firm: tuple[Pool, ...]  # the cheapest that has room; all that could hold it where none has
+    firm: tuple[Pool, ...]  # the cheapest with room; all that could hold the job if none has room
     firm_hourly: float
-    # Every spot pool it could use, there now or not: what an hour of work costs, or usually does where bids
-    # have driven it above firm capacity.
+    # Every spot pool it could use, up now or not: the cost of an hour of work, or the usual cost if bids have
+    # driven it above firm capacity.
     spot: dict[Pool, float]
     here_hourly: float  # of the spot it holds; 0: none
-    up: list[Pool]  # those with room for it now, or the one it holds
-    worst_hourly: float  # of the cheapest of them, should bids drive its price up to the job's own limit
+    up: list[Pool]  # the ones with room for it now, or the one it holds
+    worst_hourly: float  # of the cheapest of them, if bids drive its price up to the job's own limit
     speed: float  # of those firm GPUs
     work_s: float | None
-    worst_s: float  # work still to be done should its GPUs be lost now
+    worst_s: float  # work left if its GPUs were lost now
     left_s: int
     margin_s: int
-    units: float  # GPUs that an hour is paid for
+    units: float  # GPUs billed per hour
     shop: Shop | None = None
-    for_sale: bool = False  # whether that firm capacity would be bought
+    for_sale: bool = False  # whether the firm capacity would be bought
     records: _Records = field(init=False)
     may_solve: bool = True  # False: keep pace only
-    is_claimed: bool = True  # False: others that are due before it need all the firm capacity there is
+    is_claimed: bool = True  # False: jobs due earlier need all the firm capacity there is
 
     def verdict(self) -> Verdict:
         job = self.state.job
@@ -205,7 +205,7 @@ class _Case:
             why = say("scheduler.firm_too_late", tier=self._tier, deadline=self._deadline())
             return Verdict("spot", tuple(self.up), why)
         if firm_cost > budget:
-            return self._too_dear(firm_cost, budget, setup_s)
+            return self._over_budget(firm_cost, budget, setup_s)
         if not self.is_claimed and self.held != "firm" and self.up and job.checkpoint_interval_s:
             why = say("scheduler.net_is_others", tier=self._tier, deadline=self._deadline())
             return Verdict("spot", (self._best_zone(),), why)
@@ -213,7 +213,7 @@ class _Case:
         return self._cheapest() if only_firm is None else Verdict("firm", self.firm, only_firm)
 
     def _why_firm(self, budget: float, setup_s: float) -> Sentence | None:
-        """Why nothing but firm capacity will do now; None where there is a choice."""
+        """Why only firm capacity will do now; None if there is a choice."""
         job = self.state.job
         assert self.work_s is not None
         tier, deadline = self._tier, self._deadline()
@@ -231,7 +231,7 @@ class _Case:
         return None
 
     def _cheapest(self) -> Verdict:
-        """Time and money suffice either way: what is expected to cost least."""
+        """Time and money suffice either way: choose the lowest expected cost."""
         job, choice = self.state.job, self._choose()
         if self.lease is not None and self.held == "firm" and choice != "on_demand":
             stays = choice == "none" or self.lease.billed_s(self.now_s) < job.min_run_s + self.lease.setup_s
@@ -256,7 +256,7 @@ class _Case:
         task = Task(
             work_s=job.predicted_work_s / self.speed,
             deadline_s=job.deadline_s - self.state.ready_s,
-            # A start costs the time until it works again, and what was done since the last checkpoint.
+            # A start costs the time until it works again, plus the work since the last checkpoint.
             restart_s=job.checkpoint_cost_s + (job.checkpoint_interval_s or 0) / 2,
             spot_usd_per_hour=min(self.spot.values()) / 1e6,
             on_demand_usd_per_hour=self.firm_hourly / 1e6,
@@ -264,9 +264,9 @@ class _Case:
         if task.spot_usd_per_hour >= task.on_demand_usd_per_hour:
             return "on_demand"
         pools, is_up = tuple(self.spot), bool(self.up)
-        # Of the zone that would be taken; of all together where none has any.
+        # Of the zone that would be taken; of all zones together if none has spot.
         changes = self.fleet.spot[self._best_zone()].changes if is_up else self.records.together(pools)
-        as_recorded = is_up == bool(len(changes) % 2)  # it may be there and full
+        as_recorded = is_up == bool(len(changes) % 2)  # a zone may be up but full
         seen = Seen(
             left_s=self.left_s,
             work_s=self.work_s,
@@ -278,9 +278,9 @@ class _Case:
         if seen.held == "spot" and (self.here_hourly - self.firm_hourly) * self.work_s > (
             self.firm_hourly * task.restart_s
         ):
-            return "on_demand"  # bids have driven it so high that a start there is worth it
+            return "on_demand"  # bids have driven spot so high that restarting on firm capacity is worth it
         if seen.held == "spot":
-            return "spot"  # as fast, and cheaper, as long as it lasts; the nets were asked before
+            return "spot"  # as fast, and cheaper, as long as it lasts; the safety nets were checked above
         if task.work_s + 2 * task.restart_s + 2 * self.look_s >= task.deadline_s:
             return "on_demand"  # there was never time to spare
         records = self.records
@@ -292,7 +292,7 @@ class _Case:
         return _programme(shared, records.known(pools), records.until_s, self.look_s).decide(seen)
 
     def _best_zone(self) -> Pool:
-        """Where an hour of work costs least, the starts counted that its spell will make necessary."""
+        """Where an hour of work costs least, including the restarts that a short spell will cause."""
         if self.held == "spot" or len(self.up) == 1:
             return self.up[0]
         if self.shop is not None and (best := self._best_offer(self.shop)) is not None:
@@ -307,7 +307,7 @@ class _Case:
         return min(self.up, key=cost)
 
     def _best_offer(self, shop: Shop) -> Pool | None:
-        """The same by the sum for a purchase, egress and lost work included; None: some zone is no offer."""
+        """The same, by total cost with egress and lost work; None: some zone is not on offer."""
         openings = shop.openings(self.state)
         if shop.buying.by == "price":
             return min(self.up, key=lambda pool: (self.spot[pool], pool))
@@ -318,8 +318,8 @@ class _Case:
         }
         return min(self.up, key=lambda pool: (sums[pool], pool)) if len(sums) == len(self.up) else None
 
-    def _too_dear(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
-        """The hard cap: firm capacity cannot be paid for to the end."""
+    def _over_budget(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
+        """The hard cap: the budget cannot pay for firm capacity to the end."""
         assert self.work_s is not None
         cost, left = Usd(int(firm_cost)), Usd(max(0, int(budget)))
         dear = say("scheduler.firm_too_dear", tier=self._tier, work=self._work(setup_s), cost=cost, left=left)
@@ -334,7 +334,7 @@ class _Case:
         return Verdict("spot", (self._best_zone(),) if self.up else (), why)
 
     def _to_do_s(self) -> float:
-        """Work for firm capacity: who leaves spot for it goes back to the last checkpoint."""
+        """Work left for firm capacity: a job that leaves spot restarts from its last checkpoint."""
         return self.worst_s if self.held == "spot" else self.work_s or 0.0
 
     def _work(self, setup_s: float) -> Sentence:
@@ -357,7 +357,7 @@ class _Case:
         return inf if budget is None else budget - self.state.cost_microusd(self.now_s)
 
     def _cost(self, hourly: float, seconds: float) -> float:
-        return hourly * ceil(seconds) / HOUR_S  # bills are made of whole seconds
+        return hourly * ceil(seconds) / HOUR_S  # bills count whole seconds
 
 
 def _case(
@@ -370,7 +370,7 @@ def _case(
     now_s: int,
     shop: Shop | None,
 ) -> _Case | None:
-    """The job's situation; None where it has no choice between spot and firm, or the market chooses."""
+    """The job's situation; None if it has no choice between spot and firm, or the market chooses."""
     job, lease = state.job, state.open_lease
     assert job.deadline_s is not None
     spot = _spot_pools(job, fleet, draft)
@@ -432,10 +432,10 @@ def _case(
 def _stays(
     state: JobState, fleet: Fleet, draft: Draft, rules: Rules, shop: Shop, *, now_s: int
 ) -> Verdict | None:
-    """The verdict on most jobs at most looks, without a case: it runs on bought spot and has time to spare.
+    """A shortcut for most jobs at most looks: it runs on bought spot and has time to spare.
 
-    Its slack is the same at the next look, since it works, so nobody has to look before something happens.
-    None: somebody has to look closer.
+    While it works its slack stays the same, so nothing needs another look until something happens. None: a
+    full look is needed.
     """
     job, lease = state.job, state.open_lease
     machine = None if lease is None else fleet.cloud.machines.get(lease.node)
@@ -465,9 +465,9 @@ def _stays(
 
 
 def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
-    """Spot pools it could use at a price it accepts, those that are away just now too."""
+    """Spot pools it could use at a price it accepts, including those that are down now."""
     limit = job.limit_microusd_per_gpu_hour
-    whole = job.gpu_milli == WHOLE_GPU  # no others bid
+    whole = job.gpu_milli == WHOLE_GPU  # only whole-GPU jobs bid
     return [
         pool
         for pool, record in fleet.spot.items()
@@ -480,17 +480,17 @@ def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
 
 
 def _is_up(state: JobState, fleet: Fleet, draft: Draft, pool: Pool, able: Sequence[Pool]) -> bool:
-    """Whether it has room for the job now; of a market pool, whether its bid may win."""
+    """Whether the pool has room for the job now; in a market pool, whether its bid may win."""
     if pool not in draft.sold:
         return pool in able and place(state.job, draft, pool) is not None
     if pool not in fleet.able_pools(state.shape) or pool.site in draft.closed:
         return False
-    most, outbids = _most(state.job, fleet, draft, pool), _outbids(state.job, fleet, draft, pool)
+    most, outbids = _most(state.job, fleet, draft, pool), _outbid_at(state.job, fleet, draft, pool)
     return 100 * most > MOST_BONUS * outbids and most >= _spot_price(state, fleet, draft, pool)
 
 
 def _spot_price(state: JobState, fleet: Fleet, draft: Draft, pool: Pool) -> int:
-    """What an hour of a GPU costs there, or would if it came in: the limit of those it then keeps out."""
+    """What a GPU-hour costs there, or would once it bids: the limit of the jobs it then displaces."""
     posted = fleet.spot[pool].microusd_per_gpu_hour
     if pool not in draft.sold:
         return posted
@@ -498,11 +498,11 @@ def _spot_price(state: JobState, fleet: Fleet, draft: Draft, pool: Pool) -> int:
     now = posted if line is None else line.last.microusd_per_gpu_hour
     if lease is not None and (node := fleet.nodes.get(lease.node)) is not None and node.pool == pool:
         return now
-    return max(now, _outbids(state.job, fleet, draft, pool))
+    return max(now, _outbid_at(state.job, fleet, draft, pool))
 
 
-def _outbids(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
-    """The highest limit of those who hold the GPUs that it would need; 0: enough are free."""
+def _outbid_at(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
+    """The highest limit of the jobs holding the GPUs it would need; 0: enough are free."""
     needed = job.gpus - (draft.free_in(pool) if pool in fleet.capacity.pools else 0)
     floor = fleet.spot[pool].microusd_per_gpu_hour
     held = sorted(
@@ -519,7 +519,7 @@ def _outbids(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
 
 
 def _most(job: Job, fleet: Fleet, draft: Draft, pool: Pool) -> int:
-    """What an hour there may cost before it leaves by itself."""
+    """What an hour there may cost before the job leaves."""
     posted = fleet.spot[pool].microusd_per_gpu_hour
     return limit_of(job, floor=posted) if pool in draft.sold else posted
 
@@ -549,7 +549,7 @@ def _unsaved_s(job: Job, lease: Lease | None, *, now_s: int) -> float:
 
 
 def _together(zones: Sequence[Sequence[int]]) -> list[int]:
-    """When any of these zones came, and when the last of them went."""
+    """When the first of these zones came up, and when the last of them went down."""
     if len(zones) == 1:
         return list(zones[0])
     steps = sorted((at_s, i % 2) for zone in zones for i, at_s in enumerate(zone))
@@ -563,9 +563,9 @@ def _together(zones: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _shared_task(task: Task, seen: Seen, *, units: float) -> Task:
-    """A task whose programme serves this one too: as much work and slack left or a bit more, per GPU.
+    """A task whose programme also serves this one: the same work and slack left per GPU, or slightly more.
 
-    What a programme says depends on the work and the time that are left, not on how long the task was.
+    A programme's answer depends on the work and time left, not on how long the task was.
     """
     work_s = _rounded_up(seen.work_s)
     return Task(
@@ -584,7 +584,7 @@ def _rounded_up(seconds: float) -> float:
 
 @lru_cache(maxsize=2 * PROGRAMMES)
 def _programme(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Programme:
-    """Solved once in `LEARN_S` for each job; what was seen after `until_s` does not count yet."""
+    """Solved once per `LEARN_S` for each job; what was seen after `until_s` does not count yet."""
     return Programme(task, _following(zones, until_s), tick_s=look_s, steps=STEPS, wait_gain=WAIT_GAIN)
 
 
@@ -595,5 +595,5 @@ def _following(zones: tuple[tuple[int, ...], ...], until_s: int) -> Following:
 
 @lru_cache(maxsize=2 * PROGRAMMES)
 def _spells(changes: tuple[int, ...], until_s: int) -> Spells:
-    """Whoever asks does not write to it."""
+    """Cached; callers must not modify it."""
     return spells_of(changes, until_s=until_s)

@@ -1,18 +1,17 @@
-"""Finish by a deadline for little: spot, on-demand or nothing, decided anew at every look at the market.
-Pure.
+"""Finish by a deadline at low cost: spot, on-demand or nothing, decided again at every look at the market.
 
-The cheapest plan that never misses is a dynamic programme over (time left, work left, is spot there and
-since when, what is held). What it must know of the future is how long spot stays and how long it stays
-away; that is learned from what was seen of this very capacity so far, with next to nothing assumed before.
-On-demand is taken to be always there, and nothing is done from which it could no longer finish in time:
-that is the safety net.
+The cheapest plan that never misses is a dynamic programme over (time left, work left, whether spot is up and
+since when, what is held). What it must know of the future is how long spot stays up and how long it stays
+down. Both are learned from what was seen of this capacity so far, with an almost uninformative prior.
+On-demand is assumed to be always available, and no step is taken from which on-demand could no longer finish
+in time: that is the safety net.
 
-A young spell of spot is mostly short, an old one long; so where there is time to spare, waiting to see
-whether it lasts can be worth more than the minutes. That comes out of the programme by itself.
+A young spell of spot is usually short, an old one long; so if there is time to spare, waiting to see whether
+it lasts can be worth more than the minutes. The programme finds that by itself. Pure.
 
-A start of any instance costs `restart_s` of billed time without progress (boot, load, warm up).
+Starting any instance costs `restart_s` of billed time without progress (boot, load, warm up).
 
-`greedy` and `uniform_progress` are the usual rules to compare with (Wu et al., Can't Be Late, NSDI 2024).
+`greedy` and `uniform_progress` are the usual baselines (Wu et al., Can't Be Late, NSDI 2024).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from brimful.units import HOUR_S
 
 Held = Literal["none", "spot", "on_demand"]
 
-STEPS = 512  # of time in the programme, at most
+STEPS = 512  # time steps in the programme, at most
 _N = len(AGES_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is to be done, and what the two kinds of capacity cost."""
+    """The work to do, and what the two kinds of capacity cost."""
 
     work_s: float
     deadline_s: float
@@ -50,13 +49,13 @@ class Seen(NamedTuple):
     left_s: float  # until the deadline
     work_s: float  # still to be done
     held: Held
-    setup_s: float  # of the start still to be paid
-    is_up: bool  # spot is to be had; where spot is held, that it is still there
-    age_s: float  # how long that has been so
+    setup_s: float  # setup of the start that is still to be paid
+    is_up: bool  # spot is available; if spot is held, it is still there
+    age_s: float  # how long `is_up` has been so
 
 
 def is_safe(task: Task, seen: Seen, action: Held, *, tick_s: float) -> bool:
-    """Whether on-demand can still finish in time after a tick of this, should spot be gone then."""
+    """Whether on-demand can still finish in time after one tick of this action, if spot is then gone."""
     done_s = 0.0
     if action == "spot":
         setup_s = seen.setup_s if seen.held == "spot" else task.restart_s
@@ -67,7 +66,7 @@ def is_safe(task: Task, seen: Seen, action: Held, *, tick_s: float) -> bool:
 
 
 def greedy(task: Task, seen: Seen, *, tick_s: float) -> Held:
-    """Spot whenever it is there, nothing else while there is time, on-demand to the end once there is not."""
+    """Spot whenever it is up, nothing else while there is time, on-demand to the end once there is not."""
     wish: Held = "spot" if seen.is_up else "none"
     if seen.held == "on_demand" or not is_safe(task, seen, wish, tick_s=tick_s):
         return "on_demand"
@@ -77,7 +76,7 @@ def greedy(task: Task, seen: Seen, *, tick_s: float) -> Held:
 def uniform_progress(task: Task, seen: Seen, *, tick_s: float) -> Held:
     """Keep pace with a straight line from start to deadline.
 
-    Behind it, on-demand; that is let go once two restarts ahead of it. Spot, once held, is kept.
+    Behind the line, use on-demand; release it once two restarts ahead. Spot, once held, is kept.
     """
     pace = task.work_s / task.deadline_s
     elapsed_s = task.deadline_s - seen.left_s
@@ -91,20 +90,20 @@ def uniform_progress(task: Task, seen: Seen, *, tick_s: float) -> Held:
 
 
 class _Table:
-    """Expected cost by (state, slack, work) on the grid of the programme."""
+    """Expected cost by (state, slack, work) on the programme's grid."""
 
     __slots__ = ("_slacks", "_step_s", "_values", "_works")
 
     def __init__(self, values: Any, step_s: float) -> None:  # noqa: ANN401 - an array
         self._slacks, self._works = values.shape[1:]
-        # Flat and of single precision: many plans are kept, and a look must not build NumPy's scalars.
+        # Flat and single precision: many plans are kept, and a look must not build NumPy scalars.
         self._values: memoryview[float] = memoryview(values.astype("float32").ravel())
         self._step_s = step_s
 
     def at(self, chances: Sequence[float], left_s: float, work_s: float) -> float:
-        """The mean over states, between the nearest points of the grid.
+        """The mean over states, interpolated between the nearest grid points.
 
-        Along slack and work: running changes only the latter.
+        Along slack and work: running changes only work.
         """
         if work_s <= 0:
             return 0.0
@@ -133,7 +132,7 @@ class _Chances(NamedTuple):
 class Programme:
     """The programme for one task and one belief about spells: solved once, then looked up.
 
-    `tick_s`: from one look at the market to the next. `wait_gain`: spot that is there is not left waiting for
+    `tick_s`: from one look at the market to the next. `wait_gain`: available spot is not left waiting for
     less than this share of the expected cost.
     """
 
@@ -151,7 +150,7 @@ class Programme:
         self._none, self._held, self._demand, self._look, self._start = _solve(task, following, tick_s, steps)
 
     def decide(self, seen: Seen) -> Held:
-        """What costs least, until the next look and the expected rest together, of what is safe."""
+        """The safe action with the least cost until the next look plus the expected rest."""
         task, tick_s = self.task, self.tick_s
         if seen.held == "spot" and seen.is_up and is_safe(task, seen, "spot", tick_s=tick_s):
             return "spot"  # as fast as on-demand, and cheaper, as long as it lasts
@@ -165,7 +164,7 @@ class Programme:
             if cost < least:
                 choice, least = "spot", cost
         if is_safe(task, seen, "none", tick_s=tick_s):
-            # Until the next look spot may come or go; to take it as unchanged would put every start off.
+            # Until the next look spot may come or go; treating it as unchanged would put off every start.
             cost = self._none.at(self._look.moves[state], seen.left_s - tick_s, seen.work_s)
             if cost < (least * (1 - self.wait_gain) if choice == "spot" else least):
                 choice = "none"
@@ -189,9 +188,9 @@ def _solve(
 ) -> tuple[_Table, _Table, _Table, _Chances, _Chances]:
     """Expected cost to the end with nothing, spot and on-demand; and chances over a tick and over a start.
 
-    The programme itself is over holding nothing, spot or on-demand, backwards in steps of time. States are
-    (away, there) x age. Where on-demand has to start now or never, its cost to the end stands, since that is
-    what the safety net will do.
+    The programme runs over holding nothing, spot or on-demand, backwards in time steps. States are (down, up)
+    x age. Where on-demand must start now or never, its cost to the end is used, since that is what the safety
+    net will do.
     """
     np = _numpy()
     step_s = max(task.restart_s, task.deadline_s / steps, 1.0)
@@ -226,7 +225,7 @@ def _solve(
         on_demand[t] = np.where(work > t, forced_running, np.minimum(stay_demand, none[t]))
         for table in (none, held, on_demand):
             table[t, :, 0] = 0.0
-    # By slack instead of time left, which is where one looks.
+    # By slack instead of time left, since lookups are by slack.
     slack = np.arange(times - works + 1)[:, None] + work
     none, held, on_demand = (table[slack, :, work].transpose(2, 0, 1) for table in (none, held, on_demand))
     tables = [_Table(values, step_s) for values in (none, held, on_demand)]
@@ -238,16 +237,15 @@ def _solve(
 
 
 def _after_work(expected: Any, cost: float) -> Any:  # noqa: ANN401 - an array
-    """One step of work less, for this much."""
+    """One step of work less, at this cost."""
     after = expected.copy()
     after[:, 1:] = expected[:, :-1] + cost
     return after
 
 
 def _over(np: Any, rates: Any, losses: Any, seconds: float) -> tuple[Any, Any, Any]:  # noqa: ANN401
-    """Chances over so long: from any state to any; from a state with spot, that what is held is still held at
-    each age, or lost and the market then in each state. `losses`: those after which another zone has spot.
-    """
+    """Chances over this long: from any state to any; from a state with spot, that held spot is kept at each
+    age, or lost and the market then in each state. `losses`: those after which another zone has spot."""
     hours = seconds / HOUR_S
     moves = _exponential(np, rates * hours)
     keeps = _exponential(np, (rates[_N:, _N:] - losses) * hours)
@@ -272,8 +270,8 @@ def _exponential(np: Any, matrix: Any) -> Any:  # noqa: ANN401 - a module, array
 def _rates(following: Following) -> list[list[float]]:
     """From (state, age) to (state, age), per hour: a spell ends, or grows into the next age.
 
-    It grows at the rate at which just as many get there as would at a constant chance of an end. A zone that
-    goes may leave another one, of another age.
+    It grows at the rate at which as many spells get there as would at a constant chance of ending. A zone
+    that goes down may leave another one up, of another age.
     """
     rows = []
     for is_up in (False, True):
@@ -295,7 +293,7 @@ def _rates(following: Following) -> list[list[float]]:
 
 
 def best_zone(zones: Sequence[int], ages_s: Sequence[float], spells: Sequence[Spells]) -> int:
-    """Of these zones that have spot, the one whose spell is expected to last longest."""
+    """Of these zones with spot, the one whose spell is expected to last longest."""
     return max(zones, key=lambda zone: (spells[zone].expected_hours(ages_s[zone]), -zone))
 
 

@@ -1,15 +1,15 @@
-"""Promised deadlines: whether one can be kept beside those that are promised, and from when on it presses.
+"""Promised deadlines: whether one more can be kept beside those already promised, and when its slot begins.
 
-A promise is a slot: a job's GPUs in one pool until the slot's end, for as long before as it may still need.
-At no moment do the slots of a pool ask for more than it has. So whoever was promised gets its GPUs when its
-slot begins, from jobs that were promised nothing. It may run before, anywhere; what it keeps of that makes
-its slot begin later, never earlier, and so no promise is broken by another one.
+A promise is a slot: a job's GPUs in one pool until the slot's end, starting as early as the work left may
+need. At no moment do the slots of a pool ask for more than it has. So every job with a promise gets its GPUs
+when its slot begins, from jobs without one. It may run earlier, anywhere; the progress it keeps makes its
+slot begin later, never earlier, so one promise never breaks another.
 
-A promise needs a bound of the run time: predicted work, or a longest run. Without one the slot has room for
-nine in ten of the jobs most like it (`fleet/odds.py`), and the promise says how likely it is kept.
+A promise needs a bound on the run time: predicted work, or a longest run. Without one the slot has room for
+nine in ten of the most similar jobs (`fleet/odds.py`), and the promise states how likely it is to be kept.
 
-Leaves out: nodes that fail, gangs that must be on one node beside promised jobs that are scattered over all
-of them (whole nodes are counted for them), quotas, arrays, jobs that come after others, and fleets with spot,
+Leaves out: nodes that fail, gangs that must be on one node beside promised jobs scattered over all of them
+(whole nodes are counted for these gangs), quotas, arrays, jobs that come after others, and fleets with spot,
 where `finish.py` plans. Pure.
 """
 
@@ -30,7 +30,7 @@ from brimful.fleet.state import Fleet
 from brimful.scheduler.placing.place import ONE_NODE
 from brimful.scheduler.rules import Rules
 
-LOOK_S = 5  # from one look of the loop to the next, and for what it ordered to be done
+LOOK_S = 5  # from one look of the loop to the next, plus the time for its orders to take effect
 
 
 class Slot(NamedTuple):
@@ -41,7 +41,7 @@ class Slot(NamedTuple):
 
 
 def promises(rules: Rules) -> bool:
-    """Only who may stop others can promise anything, and what a quota holds back is not promised."""
+    """Only a policy that preempts can promise; what a quota holds back is not promised."""
     return rules.deadlines and rules.preempt == "index" and not rules.quotas
 
 
@@ -54,32 +54,32 @@ def answer(
     sold: Collection[Pool] = (),
     beside: Sequence[Slot] = (),
 ) -> DeadlineAnswered | None:
-    """Whether its deadline is promised, and if not, by when it could be. None: nothing can be said.
+    """Whether its deadline is promised, and if not, by when it could be. None: no answer is possible.
 
-    `beside` are slots that were promised a moment ago and are not in the log yet.
+    `beside` are slots promised a moment ago that are not in the log yet.
     """
     if job.deadline_s is None or job.after or job.array or not promises(rules):
         return None
-    if fleet.spot or fleet.queues or not fleet.capacity.pools:  # no node has been seen yet
+    if fleet.spot or fleet.queues or not fleet.capacity.pools:  # the last test: no node has been seen yet
         return None
     taken = [*beside, *(slot for _, slot in slots(fleet, rules, now_s=now_s))]
     if _is_bounded(job, rules):
-        return _told(fleet, rules, job, taken, now_s=now_s, sold=sold)[0]
-    alike = _alike(fleet, job, now_s=now_s)
+        return _answer_for(fleet, rules, job, taken, now_s=now_s, sold=sold)[0]
+    alike = _similar_lengths(fleet, job, now_s=now_s)
     work_s = next((length_s for length_s, likely in alike if likely >= SURE), None)
     if work_s is None:
         return None
-    told, pool = _told(fleet, rules, job, taken, now_s=now_s, sold=sold, work_s=work_s)
+    told, pool = _answer_for(fleet, rules, job, taken, now_s=now_s, sold=sold, work_s=work_s)
     room_s = work_s
     if pool is not None and told.done_by_s is not None and fleet.capacity.pools[pool].free >= job.gpus:
-        # It can begin at once, and then has all the time until its deadline.
+        # It can start at once, and then has all the time until its deadline.
         room_s = (told.done_by_s - now_s - _spare_s(job, rules)) * _rate(job, pool)
     by_lengths = max((likely for length_s, likely in alike if length_s <= room_s), default=SURE)
     chance = fleet.odds.corrected(by_lengths, now_s=now_s)
     return replace(told, work_s=work_s, by_lengths=by_lengths, chance=chance)
 
 
-def _told(
+def _answer_for(
     fleet: Fleet,
     rules: Rules,
     job: Job,
@@ -89,7 +89,7 @@ def _told(
     sold: Collection[Pool],
     work_s: float | None = None,
 ) -> tuple[DeadlineAnswered, Pool | None]:
-    """What is said of it, and the pool of its slot; `work_s`: what the slot is to have room for."""
+    """The answer, and the pool of its slot; `work_s`: the work that the slot must have room for."""
     assert job.deadline_s is not None
     best: tuple[float, int, Pool] | None = None  # the slot that begins last
     earliest_s = inf
@@ -97,13 +97,13 @@ def _told(
         if pool in sold or not _could_run(fleet, job, pool):
             continue
         run_s = _longest_s(job, pool, rules, work_s=work_s)
-        # What a provider made for somebody is theirs, and goes again.
+        # A node that a provider made for a job is for that job only, and will be returned.
         bought = sum(each.order.gpus for each in fleet.cloud.machines.values() if each.pool == pool)
         spare = fleet.capacity.pools[pool].gpus - bought - _counted(fleet, job, pool)
         for from_s, until_s in _gaps([slot for slot in taken if slot.pool == pool], spare, now_s=now_s):
             need_s = run_s + _spare_s(job, rules)
             if from_s == now_s and min(until_s, job.deadline_s) - now_s < need_s:
-                need_s -= job.checkpoint_cost_s  # it begins at once, and so never has to begin again
+                need_s -= job.checkpoint_cost_s  # it starts at once, so it never has to restart
             if until_s - from_s >= need_s:
                 earliest_s = min(earliest_s, from_s + need_s)
                 ends_s = min(until_s, job.deadline_s)
@@ -126,12 +126,12 @@ def _told(
 
 
 def slots(fleet: Fleet, rules: Rules, *, now_s: int) -> Iterator[tuple[JobState, Slot]]:
-    """Of every promise that can still be kept."""
+    """The slots of all promises that can still be kept."""
     for state in fleet.due.values():
         told = fleet.told.get(state.job.job)
         if told is None or not told.is_promised or told.done_by_s is None or now_s > told.done_by_s:
             continue
-        done, ran_s = _secured(state, now_s=now_s), state.attained_s(now_s)
+        done, ran_s = _secured_s(state, now_s=now_s), state.attained_s(now_s)
         slot = slot_of(fleet, rules, state.job, told, done=done, ran_s=ran_s)
         if slot is not None:
             yield state, slot
@@ -140,7 +140,7 @@ def slots(fleet: Fleet, rules: Rules, *, now_s: int) -> Iterator[tuple[JobState,
 def slot_of(
     fleet: Fleet, rules: Rules, job: Job, told: DeadlineAnswered, *, done: float = 0.0, ran_s: float = 0.0
 ) -> Slot | None:
-    """The slot of a promise, with so much of its work done; None: there is none, or its pool is gone."""
+    """The slot of a promise, given the work done so far; None: it has none, or its pool is gone."""
     pool = Pool(site=told.site, gpu=told.gpu, tier=told.tier)
     if not told.is_promised or told.done_by_s is None or pool not in fleet.capacity.pools:
         return None
@@ -165,15 +165,15 @@ def _gaps(taken: Sequence[Slot], spare: int, *, now_s: int) -> Iterator[tuple[fl
             is_open = False
         elif held <= spare and not is_open:
             from_s, is_open = at_s, True
-    yield from_s, inf  # all slots end
+    yield from_s, inf  # all slots have ended
 
 
-def _alike(fleet: Fleet, job: Job, *, now_s: int) -> list[tuple[float, float]]:
-    """How long jobs like it were, and the chance that it is no longer than each."""
+def _similar_lengths(fleet: Fleet, job: Job, *, now_s: int) -> list[tuple[float, float]]:
+    """How long similar jobs were, and the chance that this one is no longer than each."""
     going = [
         run_of(s.job, submitted_s=s.submitted_s, work_s=done, is_over=False)
         for s in fleet.due.values()
-        if (done := _secured(s, now_s=now_s)) > 0
+        if (done := _secured_s(s, now_s=now_s)) > 0
     ]
     asked = run_of(job, submitted_s=now_s, work_s=0.0, is_over=False)
     return fleet.odds.like(asked, going)
@@ -186,7 +186,7 @@ def _is_bounded(job: Job, rules: Rules) -> bool:
 def _longest_s(
     job: Job, pool: Pool, rules: Rules, *, work_s: float | None, done: float = 0.0, ran_s: float = 0.0
 ) -> float:
-    """How long it may still run there: by its longest run, by what was predicted, or by its slot."""
+    """How long it may still run there: by its longest run, its prediction, or its slot."""
     bounds: list[float] = []
     if job.max_run_s is not None:
         bounds.append(job.max_run_s - ran_s)
@@ -204,12 +204,12 @@ def _rate(job: Job, pool: Pool) -> float:
 
 
 def _spare_s(job: Job, rules: Rules) -> int:
-    """For others to stop, for the loop to look, and for the job to begin again if it ran before its slot."""
+    """Time for others to stop, for the loop to look, and for a restart if the job ran before its slot."""
     return rules.grace_s + LOOK_S + job.checkpoint_cost_s
 
 
-def _secured(state: JobState, *, now_s: int) -> float:
-    """Useful work that is left of it if it is stopped now."""
+def _secured_s(state: JobState, *, now_s: int) -> float:
+    """Useful work that would survive if it were stopped now."""
     lease, every_s = state.open_lease, state.job.checkpoint_interval_s
     if lease is None or lease.started_s is None or every_s is None:
         return state.kept_work_s
@@ -218,7 +218,7 @@ def _secured(state: JobState, *, now_s: int) -> float:
 
 
 def _counted(fleet: Fleet, job: Job, pool: Pool) -> int:
-    """GPUs that a promise counts: for a gang that must be close together, whole nodes."""
+    """GPUs that a promise counts: whole nodes for a gang that must be close together."""
     largest = fleet.capacity.pools[pool].largest
     if job.gpus <= 1 or job.within in ("site", "any") or not largest:
         return job.gpus
@@ -237,6 +237,6 @@ def _could_run(fleet: Fleet, job: Job, pool: Pool) -> bool:
 
 
 def pressing(all_slots: Iterable[tuple[JobState, Slot]], *, now_s: int) -> list[tuple[JobState, Slot]]:
-    """Whose slot has begun, the first first."""
+    """Jobs whose slot has begun, earliest first."""
     begun = [each for each in all_slots if each[1].begins_s <= now_s]
     return sorted(begun, key=lambda each: (each[1].begins_s, each[0].serial))

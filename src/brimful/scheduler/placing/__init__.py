@@ -1,1 +1,1 @@
-"""Where a gang could go, and who would have to leave: reads the fleet, decides nothing."""
+"""Where a gang could go, and which jobs would have to leave: reads the fleet, decides nothing."""

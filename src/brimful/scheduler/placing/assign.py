@@ -1,10 +1,10 @@
-"""Which job on which GPU type, for a fleet of several: everybody at once, at every review.
+"""Which job on which GPU type, for a mixed fleet: all jobs at once, at every review.
 
 A GPU of type t is worth v(j, t) = rate(j, t) / expected work(j) to job j: the share of the job done in a
-second. The largest v per GPU choose first, then pairs that would both gain, or gain together, change places.
-That is comparative advantage (old cards take what they do nearly as well as new ones) weighed by shortest
-remaining work. It stands in for the linear program of Gavel (Narayanan et al., OSDI 2020), and unlike that
-program's time shares it names one type per job, so that nobody is moved without a gain.
+second. The largest v per GPU choose first, then pairs that gain together swap places. That is comparative
+advantage (old cards take what they do nearly as well as new ones) weighted by shortest remaining work. It
+replaces the linear program of Gavel (Narayanan et al., OSDI 2020); unlike that program's time shares it names
+one type per job, so that no job moves without a gain.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from brimful.scheduler.placing.victims import loses_all_again, lost_gpu_s
 from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Rules
 
-SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
+SWAPS_UP_TO = 300  # jobs: swapping compares pairs
 ROUNDS = 4
-DEPTH = 2  # times the GPUs of the fleet: how many of those who wait are looked at
-LEAST_SHARE = 0.1  # of its speed: who is ten times as well off elsewhere goes there, however often it went
+DEPTH = 2  # how many waiting jobs are considered, in multiples of the fleet's GPUs
+# Of its speed: a job ten times as well off elsewhere goes there, however often it has moved.
+LEAST_SHARE = 0.1
 NEARLY = 1e-12
 ROOM_FOR_ALL = 10**9
 
 
 @dataclass(slots=True)
 class _Want:
-    """A job by numbers: its worth in each pool, -inf where it may not run; the last pool is waiting.
+    """A job in numbers: its worth in each pool, -inf if it may not run there; the last pool is waiting.
 
-    `home` is the pool it runs in. It counts only where another is worth the same: nobody moves for nothing.
+    `home` is the pool it runs in. It only breaks ties: no job moves for nothing.
     """
 
     state: JobState
@@ -56,7 +57,7 @@ class _Want:
         return self.at == len(self.worth) - 1
 
 
-# Class, less its worth a GPU, serial, the pool's place by name; the pool; the want.
+# Class, negated worth per GPU, serial, the pool's rank by name; the pool; the want.
 _Pair = tuple[int, float, int, int, int, _Want]
 
 
@@ -72,12 +73,12 @@ def assign(
     books: Books | None = None,
     may_start: Callable[[JobState], bool] | None = None,
 ) -> dict[str, Pool | None]:
-    """The pool each job that waits or may be moved should be in; None for those that should wait.
+    """The pool for each job that waits or may be moved; None for those that should wait.
 
-    Jobs that were just started or are about to end stay where they are, and who may not start yet is given
-    nothing that others would have to leave. Nor are those asked who are `kept` in the slot of a promise; they
-    wait for `claimed` GPUs. `books`: what each queue may hold.
-    `prices` decide only between pools that are worth the same to a job, and only where types are `cheap`.
+    Jobs that just started or are about to end stay where they are, and jobs that may not start yet are given
+    nothing that others would have to leave. Jobs `kept` in the slot of a promise are left out too; they wait
+    for `claimed` GPUs. `books`: what each queue may hold.
+    `prices` decide only between pools that are worth the same to a job, and only if types are `cheap`.
     """
     pools: list[Pool | None] = [*fleet.capacity.pools, None]
     number = {pool: i for i, pool in enumerate(pools)}
@@ -93,8 +94,8 @@ def assign(
         here, state = number[slot.pool], fleet.jobs[lease.job]
         paired = tenants(fleet, lease) if lease.may_share else []
         if len(paired) > 1:
-            # Of two who share a GPU each chooses as if it had none beside it; one GPU is theirs. One that
-            # ends, or may not be moved, keeps it for both.
+            # Two jobs that share a GPU each choose as if alone, and count one GPU together. If one of them is
+            # ending or may not be moved, it keeps the GPU for both.
             if any(_is_fixed(fleet, each, kept, rules, now_s=now_s) for each in paired):
                 room[here] -= paired[0] is lease
                 continue
@@ -103,7 +104,7 @@ def assign(
             and not lease.may_share
             and slot.shared.get(lease.gpus[0], 0) + lease.gpu_milli < WHOLE_GPU
         ):
-            # Others are on its GPU: one that left would free none. So all stay, on one GPU.
+            # Other jobs are on its GPU, so leaving would not free it. All of them stay, on one GPU.
             room[here] -= (lease.node, lease.gpus[0]) not in sharing
             sharing.add((lease.node, lease.gpus[0]))
             continue
@@ -116,7 +117,7 @@ def assign(
     first = first_waiting(fleet, rules, gpus=DEPTH * fleet.capacity.gpus, now_s=now_s)
     able = [state for state in first if state.job.job not in kept]
     wants += [look.want(state) for state in able if may_start is None or may_start(state)]
-    wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
+    wants.sort(key=lambda want: want.state.serial)  # waiting or running must not change the outcome
     pairs = _pairs(wants, [*fleet.capacity.pools], prices if rules.types == "cheap" else {})
     if books is None:
         _greedy(pairs, room)
@@ -124,7 +125,7 @@ def assign(
         here_of = {want.state.serial: _here(want.state, fleet, number) for want in wants}
         _share_out(wants, pairs, room, here=here_of, fleet=fleet, books=books, now_s=now_s)
     if len(wants) <= SWAPS_UP_TO and rules.types != "rotate":
-        # With quotas only those who hold GPUs change places: no queue comes to hold more by it.
+        # With quotas only jobs that hold GPUs swap: that way no queue ends up with more.
         _swap(wants if books is None else [want for want in wants if not want.waits], room)
     return {want.state.job.job: pools[want.at] for want in wants}
 
@@ -138,7 +139,7 @@ def _is_fixed(fleet: Fleet, lease: Lease, kept: Collection[str], rules: Rules, *
 
 
 def may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
-    """It has run its least time, and moving throws away little of what it still has to do."""
+    """It has run its minimum time, and moving throws away little compared with its remaining work."""
     lease = state.leases[-1]
     if lease.started_s is None or now_s < movable_s(state, rules):
         return False
@@ -148,10 +149,10 @@ def may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
 
 
 def movable_s(state: JobState, rules: Rules) -> int:
-    """When the lease it has will have run its least time.
+    """When its current lease will have run its minimum time.
 
-    At least a second: whoever was moved a moment ago is not moved again in the same review. And until it has
-    saved once: with reviews closer than its checkpoints it would never get on.
+    At least a second: a job moved a moment ago is not moved again in the same review. And not before its
+    first checkpoint: with reviews more frequent than checkpoints it would never make progress.
     """
     lease, saved_s = state.leases[-1], state.job.checkpoint_interval_s or 0
     started_s = lease.granted_s if lease.started_s is None else lease.started_s
@@ -170,10 +171,10 @@ class _Look:
         now_s: int,
     ) -> None:
         self._fleet, self._rules, self._pools_of, self._now_s = fleet, rules, pools_of, now_s
-        self._rates: dict[int, list[float | None]] = {}  # by shape: most jobs have one that others have
+        self._rates: dict[int, list[float | None]] = {}  # by shape: most jobs share theirs
 
     def _rates_of(self, shape: int) -> list[float | None]:
-        """How fast jobs of this shape are in each pool, None where they may not run."""
+        """The rate of jobs of this shape in each pool; None if they may not run there."""
         found = self._rates.get(shape)
         if found is None:
             pools, allowed = self._fleet.capacity.pools, self._pools_of(shape)
@@ -199,10 +200,10 @@ class _Look:
         return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates), home)
 
     def _weight(self, state: JobState, rates: list[float | None]) -> float:
-        """What a second at speed 1 is worth to it, by the objective.
+        """What a second at speed 1 is worth to it, by objective.
 
-        Mean JCT: the share of what is left. Makespan: the fall of Σ T²/2, T the time that is left where it is
-        fastest, which grows with T, so that the longest are not left alone at the end.
+        Mean JCT: the share of its remaining work. Makespan: the fall of Σ T²/2, T being the time left on its
+        fastest type; this grows with T, so that the longest jobs are not left alone at the end.
         """
         rules, now_s = self._rules, self._now_s
         if longest_first(state, rules):
@@ -211,11 +212,11 @@ class _Look:
         return 1.0 / max(1.0, aged_work_s(state, rules, now_s=now_s))
 
     def _share_moving(self, state: JobState) -> float:
-        """Of its speed anywhere else, what is left if it goes on to be stopped as often as it has been.
+        """The share of its speed elsewhere that remains if it keeps being stopped as often as so far.
 
         Each stop costs what it loses, and at least one review. This is the restart factor of Sia (Jayaram
-        Subramanya et al., SOSP 2023) with the time on GPUs for a job's age: what a stop really costs holds a
-        job where it is, and who has been sent about often is held more.
+        Subramanya et al., SOSP 2023) with the time on GPUs as a job's age: the real cost of a stop holds a
+        job where it is, and a job that was moved often is held more.
         """
         stops, had_s, lease = len(state.leases) - 1, state.attained_s(self._now_s), state.leases[-1]
         if not stops:
@@ -225,9 +226,9 @@ class _Look:
         return max(LEAST_SHARE, 1 - stops * cost_s / (had_s + cost_s))
 
     def _rotated(self, state: JobState, rates: list[float | None]) -> list[float]:
-        """Speed ignored: who has had least goes first, to the type it has had least of for its size.
+        """Speed ignored: least service goes first, to the type the job has had least of for its size.
 
-        What a scheduler does that takes all GPUs for equal and shares them fairly in rounds: the
+        This is what a scheduler does that treats all GPUs as equal and shares them fairly in rounds: the
         heterogeneity-agnostic policy that Gavel compares with.
         """
         every_s, gpus = self._rules.rerank_s, state.job.gpus
@@ -246,10 +247,10 @@ class _Look:
 
 
 def _pairs(wants: list[_Want], pools: Sequence[Pool], prices: Mapping[Pool, int]) -> list[_Pair]:
-    """Jobs and the pools that would do, by class, those first to whom a GPU there is worth most."""
+    """Jobs and the pools they could use, by class, highest worth per GPU first."""
     by_price = sorted(range(len(pools)), key=lambda i: (prices.get(pools[i], 0), pools[i]))
     pairs = [
-        # A job's serial and a pool stand in one pair only, so that wants are never compared.
+        # A pair of serial and pool occurs once, so wants are never compared.
         (
             want.rank,
             -worth / (want.gpus or 1),
@@ -284,12 +285,12 @@ def _share_out(
     books: Books,
     now_s: int,
 ) -> None:
-    """The same where queues have quotas: first what is each queue's own, then what others have borrowed.
+    """The same with quotas: first each queue's own GPUs, then borrowed ones.
 
-    Class by class: who stays within its queue's quota chooses, then borrowers that run keep their GPUs as far
-    as those are left, so that a lender gets its own back from borrowers of its class or lower. What nobody
-    claims at the end is lent as `over_quota` allows; nobody who borrows is sent away for it. `here`: the pool
-    of each that runs, by serial.
+    Class by class: jobs within their queue's quota choose, then running borrowers keep their GPUs as far as
+    these are left, so that a lender gets its own back from borrowers of its class or lower. What is unclaimed
+    at the end is lent as `over_quota` allows; no borrower is stopped for that. `here`: the pool of each
+    running job, by serial.
     """
     books.leave([want.state.job for want in wants if here[want.state.serial] is not None])
 
@@ -322,9 +323,9 @@ def _here(state: JobState, fleet: Fleet, number: Mapping[Pool | None, int]) -> i
 
 
 def _in_cells(wants: list[_Want], fleet: Fleet, *, now_s: int) -> list[_Want]:
-    """Those who run and have no place yet, node by node, so that whoever has to leave leaves one cell.
+    """Running jobs without a place yet, grouped by node, so that the jobs that must leave empty one cell.
 
-    Nodes are kept first where more stays anyway, then where leaving would lose most.
+    Nodes where more jobs stay anyway are kept first, then nodes where leaving would lose most.
     """
     on: dict[str, list[_Want]] = {}
     for want in wants:
@@ -341,9 +342,9 @@ def _in_cells(wants: list[_Want], fleet: Fleet, *, now_s: int) -> list[_Want]:
 
 
 def _swap(wants: list[_Want], room: list[int]) -> None:
-    """Change places in pairs while the two together gain; the first few rounds find nearly all there is."""
+    """Swap places in pairs while the two gain together; the first few rounds find nearly all swaps."""
     hopes = _Hopes(wants, len(room))
-    settled = 0  # how many in a row have found nothing to gain: once it is all of them, nobody will
+    settled = 0  # how many in a row found nothing to gain: once it is all of them, stop
     for i, one in [*enumerate(wants)] * ROUNDS:
         changed = _go_elsewhere(one, room)
         if changed:
@@ -356,18 +357,19 @@ def _swap(wants: list[_Want], room: list[int]) -> None:
 
 
 class _Hopes:
-    """The most that anybody of a width who is, or was, in one pool would gain by coming to another.
+    """The most that a job of each width that is, or was, in one pool would gain by moving to another.
 
-    Most jobs have nobody to change places with. This says so without asking everybody.
+    Most jobs have no partner to swap with. This shows it without asking every job.
     """
 
     def __init__(self, wants: list[_Want], pools: int) -> None:
-        self._pools: list[dict[int, list[float]]] = [{} for _ in range(pools)]  # there -> width -> by here
+        # Pool -> width -> gain by target pool.
+        self._pools: list[dict[int, list[float]]] = [{} for _ in range(pools)]
         for want in wants:
             self.add(want)
 
     def add(self, want: _Want) -> None:
-        """It is at another pool now. What is said of the one it left may be too much, never too little."""
+        """Record its new pool. The value for the pool it left may be too high, never too low."""
         had, worth, widths = want.worth[want.at], want.worth, self._pools[want.at]
         gains = widths.get(want.gpus)
         if gains is None:
@@ -376,7 +378,7 @@ class _Hopes:
         widths[want.gpus] = [max(gain, each - had) for gain, each in zip(gains, worth, strict=True)]
 
     def may_trade(self, one: _Want, room: list[int]) -> bool:
-        """Whether anybody whose place it fits in might gain more by coming here than it loses by going."""
+        """Whether a job whose place it fits in might gain more by coming here than this one loses."""
         here, gpus, mine = one.at, one.gpus, one.worth
         had, widest = mine[here], gpus + room[here]
         for there, widths in enumerate(self._pools):
@@ -401,7 +403,7 @@ def _go_elsewhere(one: _Want, room: list[int]) -> bool:
 
 
 def _trade(one: _Want, others: list[_Want], room: list[int], hopes: _Hopes) -> bool:
-    """Change places with each of the others with whom it gains."""
+    """Swap places with each of the others with which it gains."""
     changed = False
     mine, here = one.worth, one.at
     for other in others:
@@ -411,7 +413,7 @@ def _trade(one: _Want, others: list[_Want], room: list[int], hopes: _Hopes) -> b
         theirs = other.worth
         if mine[there] + theirs[here] <= mine[here] + theirs[there] + NEARLY:
             continue
-        more = one.gpus - other.gpus  # that leave here and come there
+        more = one.gpus - other.gpus  # net GPUs from here to there
         if one.rank == other.rank and room[here] + more >= 0 and room[there] - more >= 0:
             room[here] += more
             room[there] -= more

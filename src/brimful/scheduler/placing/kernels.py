@@ -3,15 +3,15 @@
 Each score is one number per node that can take the demand; the highest wins, the first of equals.
 
 - Random, dot product, clustering, packing, best fit and FGD follow the rules, constants and rounding of the
-  FGD authors' simulator (hkust-adsl/kubernetes-scheduler-simulator), so that their published allocation
-  rates can be reproduced. Scores there are whole numbers from 0 to 100, so equals are common, and who wins
-  among them is no detail: the same node each time packs, chance scatters. With chance, FGD on openb falls
-  from 95.5 to 90.0 %.
+  FGD authors' simulator (hkust-adsl/kubernetes-scheduler-simulator), so that their published allocation rates
+  can be reproduced. Their scores are integers from 0 to 100, so ties are common, and how they are broken
+  matters: always taking the same node packs, choosing at random scatters. With random choice, FGD on openb
+  falls from 95.5 to 90.0 %.
 - FGD: Weng et al., Beware of Fragmentation, USENIX ATC 2023. The gradient of the fragmentation
   F(node) = Σ_m p_m · idle GPU of the node that a task of kind m cannot use.
 - brim: the gradient of what will stay idle by prices (`prices.py`): a node is worth the tasks that its GPUs
-  could still hold, or those that its CPUs could, whichever is less. Of equals a task takes the node that is
-  asked for least, so that rare types and wide nodes are kept for those who need them.
+  could still hold, or those that its CPUs could, whichever is less. On a tie a task takes the node in least
+  demand, so that rare types and wide nodes are kept for the tasks that need them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-# The largest node of the authors' fleet: what their best fit and dot product divide by.
+# The largest node of the authors' fleet: the divisor in their best fit and dot product.
 MAX_CPU_MILLI = 128_000
 MAX_GPU_MILLI = 8_000
-# So small that it only decides between nodes that are equal otherwise.
+# So small that it only breaks ties.
 OF_EQUALS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """Distinct demands, one row a kind: `gpus` times `gpu_milli` of a GPU, and CPU beside them."""
+    """Distinct demands, one row per kind: `gpus` times `gpu_milli` of a GPU, and CPU beside them."""
 
     cpu_milli: Ints
     gpus: Ints
     gpu_milli: Ints  # of each GPU; 0 where gpus is 0
     allowed: Bools  # kinds × GPU types
-    count: Ints  # how many tasks of each kind the workload has: the mix that is expected to come
+    count: Ints  # tasks of each kind in the workload: the expected mix
 
     @property
     def asked_milli(self) -> Ints:
@@ -54,7 +54,7 @@ class Kinds:
 
 @dataclass(slots=True, kw_only=True)
 class Columns:
-    """What is free, one row a node; `gpu_milli` has a column a GPU, 0 where a node has fewer."""
+    """Free capacity, one row per node; `gpu_milli` has one column per GPU, 0 if a node has fewer."""
 
     cpu_milli: Ints
     memory_mib: Ints
@@ -62,7 +62,7 @@ class Columns:
     gpus: Ints
     gpu_type: Ints
     tenants: Ints  # nodes × sizes: tasks placed that share a GPU (0) or hold that many
-    changes: list[int] = field(default_factory=list)  # every node that was taken from, in order
+    changes: list[int] = field(default_factory=list)  # every node taken from, in order
 
     def fitting(self, kinds: Kinds, kind: int, *, memory_mib: int) -> Ints:
         """The nodes that can take the demand now."""
@@ -73,7 +73,7 @@ class Columns:
         return np.flatnonzero(ok)
 
     def take(self, kinds: Kinds, kind: int, *, memory_mib: int, node: int, devices: Ints) -> None:
-        """Place one demand of this kind: the only thing that ever writes here."""
+        """Place one demand of this kind: the only method that writes here."""
         milli = int(kinds.gpu_milli[kind])
         assert len(devices) == kinds.gpus[kind], "a demand is placed whole"
         assert (self.gpu_milli[node, devices] >= milli).all(), "a GPU is never given away twice"
@@ -100,7 +100,7 @@ ScoreRule = Callable[[Columns, Kinds, int, Ints], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that needs to remember nothing; a share goes to the GPU where it leaves least over."""
+    """A stateless rule; a share goes to the GPU where it leaves least over."""
 
     columns: Columns
     kinds: Kinds
@@ -114,7 +114,7 @@ class Rule:
 
 
 def tightest(free: Ints, kinds: Kinds, kind: int) -> Ints:
-    """Whole GPUs from the left; a share where the least is left over."""
+    """Whole GPUs from the left; a share where it leaves least over."""
     milli = kinds.gpu_milli[kind]
     fits = np.flatnonzero(free >= milli)
     if 0 < milli < WHOLE_GPU:
@@ -123,7 +123,7 @@ def tightest(free: Ints, kinds: Kinds, kind: int) -> Ints:
 
 
 def best_fit(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats:
-    """The node that is fullest afterwards: 100 · (1 - CPU left / 2·128 - GPU left / 2·8), cut to whole."""
+    """The node that is fullest afterwards: 100 · (1 - CPU left / 2·128 - GPU left / 2·8), truncated."""
     cpu = (columns.cpu_milli[nodes] - kinds.cpu_milli[kind]) / MAX_CPU_MILLI
     gpu = (columns.gpu_milli[nodes].sum(axis=1) - kinds.asked_milli[kind]) / MAX_GPU_MILLI
     score: Floats = np.trunc((1.0 - 0.5 * cpu - 0.5 * gpu) * 100)
@@ -131,7 +131,7 @@ def best_fit(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats:
 
 
 def dot_product(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats:
-    """The node whose free vector points least in the demand's direction (the authors' reading of Tetris)."""
+    """The node whose free vector points least in the demand's direction (the authors' version of Tetris)."""
     cpu = columns.cpu_milli[nodes] / MAX_CPU_MILLI * (kinds.cpu_milli[kind] / MAX_CPU_MILLI)
     gpu = columns.gpu_milli[nodes].sum(axis=1) / MAX_GPU_MILLI * (kinds.asked_milli[kind] / MAX_GPU_MILLI)
     score: Floats = np.trunc((1.0 - (cpu + gpu) / 2) * 100)
@@ -139,7 +139,7 @@ def dot_product(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Float
 
 
 def clustering(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats:
-    """Tasks of one size together: only such, such among others, an empty node, none such; then fullest."""
+    """Tasks of one size together: nodes with only these, with these and others, empty, none; then fullest."""
     if not kinds.gpus[kind]:
         return np.zeros(len(nodes))
     size = 0 if kinds.gpu_milli[kind] < WHOLE_GPU else int(kinds.gpus[kind])
@@ -170,13 +170,13 @@ def packing(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Any node that fits, any GPU that fits: what the others have to beat."""
+    """Any node that fits, any GPU that fits: the baseline for the others."""
 
     columns: Columns
     kinds: Kinds
     rng: np.random.Generator
 
-    def scores(self, kind: int, nodes: Ints) -> Floats:  # noqa: ARG002 - they are all the same to it
+    def scores(self, kind: int, nodes: Ints) -> Floats:  # noqa: ARG002 - all the same to it
         return self.rng.random(len(nodes))
 
     def devices(self, kind: int, node: int) -> Ints:
@@ -194,10 +194,10 @@ Measure = Callable[[Ints, Ints, Ints], Floats]
 
 
 class Mix:
-    """The tasks that are expected: what a free GPU is measured against."""
+    """The expected tasks: what a free GPU is measured against."""
 
     def __init__(self, kinds: Kinds, *, popular: float = 1.0) -> None:
-        """`popular` leaves out the rarest kinds: the most frequent that make up this share stay."""
+        """`popular` leaves out the rarest kinds: it keeps the most frequent ones that make up this share."""
         kept = _most_frequent(kinds, popular)
         some = kept[kinds.gpus[kept] > 0]
         total = max(1, int(kinds.count[kept].sum()))
@@ -206,15 +206,15 @@ class Mix:
         self.cpu_milli = kinds.cpu_milli[some]
         self.gpus = kinds.gpus[some]
         self.allowed = np.ascontiguousarray(kinds.allowed[some].T)  # types × kinds
-        # Several kinds ask for the same share of a GPU: what depends on the share alone is done once.
+        # Several kinds ask for the same share of a GPU: compute what depends on the share alone once.
         self.millis, self.milli_of = np.unique(kinds.gpu_milli[some], return_inverse=True)
         self.gpu_milli = kinds.gpu_milli[some]
 
     def fragmentation(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats:
-        """F of Weng et al., equation 1: idle GPU that a task drawn from the mix cannot use, expected.
+        """F of Weng et al., equation 1: expected idle GPU that a task drawn from the mix cannot use.
 
-        All of it where the task does not fit; where it does, the GPUs with too small a rest. A task
-        without GPUs can use none of it.
+        All of it if the task does not fit; if it does, the GPUs with too little left. A task without GPUs can
+        use none of it.
         """
         idle = free.sum(axis=1)
         largest = np.minimum(self.gpus, free.shape[1]) - 1
@@ -231,9 +231,9 @@ class Worth:
     """What a node could still serve, at the prices of the expected mix.
 
     GPUs: each rest is worth the best tasks that fit in it, at the prices of a cutting-stock programme
-    (`shadow_prices`): beside a task of 0.81 GPU almost nothing that comes will fit, so that rest is worth
+    (`shadow_prices`): beside a task of 0.81 GPU almost nothing that arrives will fit, so that rest is worth
     nothing, while 0.53 is worth half a GPU where 0.47 is common. CPUs: as many GPUs as the mix would use with
-    them. What a node is worth is the lesser of the two; all else that is free will stay idle.
+    them. A node is worth the lesser of the two; all else that is free will stay idle.
     """
 
     def __init__(self, kinds: Kinds) -> None:
@@ -246,7 +246,8 @@ class Worth:
         self.of_rest = WHOLE_GPU * most_worth(sizes, price, WHOLE_GPU)
         asked = float((count * gpus * price[which]).sum()) * WHOLE_GPU
         cpu = float((count * kinds.cpu_milli[some]).sum())
-        self.gpu_per_cpu = asked / max(cpu, 1.0)  # nobody asks for CPUs: they are worth any number of GPUs
+        # If no task asks for CPUs, they are worth any number of GPUs.
+        self.gpu_per_cpu = asked / max(cpu, 1.0)
 
     def stays_idle(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats:  # noqa: ARG002 - a Measure
         lost: Floats = free.sum(axis=1) - np.minimum(
@@ -256,7 +257,7 @@ class Worth:
 
 
 def asked_for(kinds: Kinds, columns: Columns) -> Floats:
-    """How much of each empty node's GPUs is asked for, if every kind spreads over all that could hold it."""
+    """How much of each empty node's GPUs is in demand, if every kind spreads over all nodes it fits on."""
     some = kinds.gpus > 0
     able = kinds.allowed[some][:, columns.gpu_type] & (kinds.gpus[some][:, None] <= columns.gpus)
     able &= kinds.cpu_milli[some][:, None] <= columns.cpu_milli
@@ -266,7 +267,7 @@ def asked_for(kinds: Kinds, columns: Columns) -> Floats:
 
 
 def _most_frequent(kinds: Kinds, share: float) -> Ints:
-    """Most frequent first, of equals the larger, until they make up the share."""
+    """Most frequent first, the larger on a tie, until they make up the share."""
     order = np.lexsort((-kinds.gpus, -kinds.gpu_milli, -kinds.cpu_milli, -kinds.count))
     before = kinds.count[order].cumsum() - kinds.count[order]
     kept: Ints = order[(before < share * kinds.count.sum()) & (kinds.count[order] > 0)]
@@ -283,7 +284,7 @@ def exact(relief_milli: Floats) -> Floats:
 
 
 class Fresh:
-    """A number per node that holds until the node changes: only what changed since is computed anew."""
+    """A number per node that holds until the node changes: recomputed only for nodes that changed."""
 
     def __init__(self, columns: Columns) -> None:
         self._changes = columns.changes
@@ -313,11 +314,11 @@ class Gradient:
         *,
         dear: Floats | None = None,
     ) -> None:
-        """Of equal nodes the least `dear` is taken."""
+        """On a tie the least `dear` node is taken."""
         self._dear = dear
         self._columns, self._kinds = columns, kinds
         self._measure, self._rounding = measure, rounding
-        self._now = Fresh(columns)  # the measure of each node as it is
+        self._now = Fresh(columns)  # the measure of each node before placing
         self._scores: dict[int, Fresh] = {}  # by kind
 
     def scores(self, kind: int, nodes: Ints) -> Floats:
@@ -341,7 +342,7 @@ class Gradient:
             return self._rounding(self._relief(kind, nodes, None))
         free = self._columns.gpu_milli[nodes]
         row, device = np.nonzero(free >= milli)
-        # GPUs of a node with the same rest are the same: one of them is enough.
+        # GPUs of a node with the same rest are equivalent: one of them is enough.
         _, first = np.unique(row * (WHOLE_GPU + 1) + free[row, device], return_index=True)
         row, device = row[first], device[first]
         relief = self._relief(kind, nodes[row], device)
@@ -349,7 +350,7 @@ class Gradient:
         return self._rounding(np.maximum.reduceat(relief, starts))
 
     def _relief(self, kind: int, nodes: Ints, device: Ints | None) -> Floats:
-        """By how much the measure falls; `device` names the GPU that is shared, None takes whole ones."""
+        """By how much the measure falls; `device` is the GPU to share, None takes whole ones."""
         columns, kinds = self._columns, self._kinds
         free, gpu_type = columns.gpu_milli[nodes], columns.gpu_type[nodes]
         milli, gpus = kinds.gpu_milli[kind], kinds.gpus[kind]
@@ -359,12 +360,12 @@ class Gradient:
             fits = free >= milli
             free[fits & (fits.cumsum(axis=1) <= gpus)] -= milli
         after = self._measure(columns.cpu_milli[nodes] - kinds.cpu_milli[kind], free, gpu_type)
-        relief: Floats = self._now.get(nodes, self._as_it_is) - after
+        relief: Floats = self._now.get(nodes, self._before_placing) - after
         if self._dear is not None:
             relief -= OF_EQUALS * self._dear[nodes]
         return relief
 
-    def _as_it_is(self, nodes: Ints) -> Floats:
+    def _before_placing(self, nodes: Ints) -> Floats:
         columns = self._columns
         return self._measure(columns.cpu_milli[nodes], columns.gpu_milli[nodes], columns.gpu_type[nodes])
 
@@ -373,7 +374,7 @@ def _rule(rule: ScoreRule) -> Callable[[Columns, Kinds, np.random.Generator], Pl
     return lambda columns, kinds, _rng: Rule(columns, kinds, rule)
 
 
-# How to choose, by name: from the fleet's columns, the expected mix and a source of chance.
+# How to choose, by name: from the fleet's columns, the expected mix and a random generator.
 PLACERS: dict[str, Callable[[Columns, Kinds, np.random.Generator], Placer]] = {
     "random": Random,
     "dot-product": _rule(dot_product),

@@ -16,7 +16,7 @@ ONE_NODE = ("nvlink", "node")
 def place(job: Job, draft: Draft, pool: Pool) -> Parts | None:
     """The closest cell of the pool that holds the whole gang and leaves the least over, or None.
 
-    One node if it fits there; then whole nodes and a rest, in one rack if it must; only then scattered.
+    One node if it fits there; then whole nodes and a rest, in one rack if required; only then scattered.
     """
     if job.gpu_milli < WHOLE_GPU:
         return _share(job, draft, pool)
@@ -34,13 +34,13 @@ def place(job: Job, draft: Draft, pool: Pool) -> Parts | None:
 
 
 def leftover(parts: Parts, draft: Draft) -> int:
-    """Free GPUs that stay behind on the gang's nodes: the smaller, the tighter the fit."""
+    """Free GPUs left on the gang's nodes: the fewer, the tighter the fit."""
     by_name = draft.capacity.by_name
     return sum(len(draft.free_on(by_name[node].index)) - len(gpus) for node, gpus in parts)
 
 
 def close_together(slot: Slot, free: Sequence[int], gpus: int) -> tuple[int, ...]:
-    """The node's GPUs to take: of the tightest NVLink domain that has enough, else the first."""
+    """The node's GPUs to take: from the tightest NVLink domain that has enough, else the first ones."""
     if not slot.node.nvlink_gpus:
         return tuple(free[:gpus])
     for domain in _domains(slot, free):
@@ -61,7 +61,7 @@ def _domains(slot: Slot, free: Sequence[int]) -> list[list[int]]:
 
 
 def _fits(job: Job, draft: Draft) -> Fits | None:
-    """The check a node must pass besides having GPUs; None where there is none, which is the fast way."""
+    """The check a node must pass besides having GPUs; None if there is none, which is the fast path."""
     if job.within != "nvlink" and not (job.cpu_milli or job.memory_mib):
         return None
     return lambda slot, free: fits_on(job, draft, slot, free)
@@ -74,7 +74,7 @@ def fits_on(job: Job, draft: Draft, slot: Slot, free: Sequence[int]) -> bool:
 
 
 def _share(job: Job, draft: Draft, pool: Pool) -> Parts | None:
-    """A share goes to the fullest GPU that still holds it; a whole one is opened only when none does."""
+    """A share goes to the fullest GPU that still holds it; a whole GPU is opened only if none does."""
     best: tuple[int, int, int] | None = None
     for slot in draft.capacity.slots.values():
         if slot.pool != pool:
@@ -102,7 +102,7 @@ def _no_gpu(job: Job, draft: Draft, pool: Pool) -> Parts | None:
 
 
 def _enough(job: Job, draft: Draft, pool: Pool) -> list[int]:
-    """Nodes with most free GPUs first, no more of them than the gang can need."""
+    """Nodes with the most free GPUs first, no more of them than the gang can need."""
     found: list[int] = []
     gathered = 0
     for index in draft.fullest(pool):
@@ -136,7 +136,7 @@ def _gather(job: Job, draft: Draft, nodes: Sequence[int]) -> Parts | None:
 
 
 def _in_one_rack(job: Job, draft: Draft, pool: Pool) -> Parts | None:
-    """The rack with the fewest free GPUs that holds the gang: pack racks, so that whole ones stay free."""
+    """The rack with the fewest free GPUs that holds the gang: packing racks keeps whole ones free."""
     best: tuple[int, str, list[int]] | None = None
     for (of, rack), nodes in draft.capacity.racks.items():
         if of != pool:

@@ -17,7 +17,7 @@ from brimful.scheduler.rules import Rules
 
 
 def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
-    """Queue pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
+    """Queue pools where jobs of this shape can run, at a price they accept, at a reachable site."""
     limit, closed, sold = fleet.of_shape[shape].limit_microusd_per_gpu_hour, draft.closed, draft.sold
     if limit is None and not closed and not sold:
         return [*fleet.able_pools(shape)]
@@ -31,7 +31,7 @@ def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, 
 
 
 def is_mixed(fleet: Fleet, rules: Rules) -> bool:
-    """Whether jobs are moved between GPU types, of which there are several."""
+    """Whether there are several GPU types and jobs are moved between them."""
     return rules.move and fleet.capacity.is_mixed
 
 
@@ -46,11 +46,11 @@ def choose(
 ) -> Parts | None:
     """The gang's place, or None.
 
-    tight: where it leaves the fewest GPUs over, whatever they are. fast: where it runs fastest. advantage:
-    where its speed is highest against what the GPU is worth to the others (`worth`), so that old cards take
+    tight: where it leaves the fewest GPUs over, of any type. fast: where it runs fastest. advantage: where
+    its speed is highest relative to what the GPU is worth to the other jobs (`worth`), so that old cards take
     what they do nearly as well and new ones are kept for what only they do well. cheap: where its work costs
-    least, so that whoever pays for an old card that does it for less gets one; the faster among equals. Of a
-    job whose speeds nobody predicted, cheap knows prices only: the less dear of places that fit equally well.
+    least, so that a job that pays less on an old card gets one; the faster on a tie. If no speeds were
+    predicted, cheap knows prices only: the cheaper of places that fit equally well.
     """
     if len(pools) == 1:
         return place(job, draft, pools[0])
@@ -73,13 +73,13 @@ def choose(
 
 
 def worth_of_types(fleet: Fleet, rules: Rules) -> Mapping[str, float]:
-    """What a GPU of each type is worth to the jobs at hand: the mean rate they would have on it."""
+    """What a GPU of each type is worth to the current jobs: their mean rate on it."""
     if rules.types != "advantage" or len(fleet.capacity.pools) < 2:
         return {}
     total: dict[str, float] = {}
     count = 0
     for jobs in (fleet.waiting, fleet.running):
-        # Jobs of one shape have the same rates, so it is enough to count them.
+        # Jobs of one shape have the same rates, so counting them is enough.
         for shape, entries in jobs.order("by shape", _came, by_shape).groups.items():
             rates = fleet.of_shape[cast(int, shape)].rates
             best = max((rate for _, rate in rates), default=0.0)

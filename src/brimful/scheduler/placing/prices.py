@@ -1,4 +1,4 @@
-"""What a part of a GPU is worth when many tasks want parts of several sizes: cutting-stock prices.
+"""What part of a GPU is worth when many tasks want parts of several sizes: cutting-stock prices.
 
 Packing tasks of given sizes into the fewest GPUs is the cutting-stock problem. Its dual prices say what share
 of a GPU one more task of each size costs: a task of 0.81 costs a whole GPU if hardly anything fits beside it.
@@ -18,17 +18,18 @@ from brimful.fleet.job import WHOLE_GPU
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-ROUNDS = 200  # 37 suffice for openb; prices that are cut short are scaled until no GPU is worth more than one
+ROUNDS = 200  # 37 suffice for openb; unfinished prices are scaled until no GPU is worth more than one
 CLOSE = 1e-9
 
 
 def shadow_prices(sizes: Ints, demand: Floats) -> Floats:
-    """The price of a task of each size, in GPUs: the simplex method, a knapsack finds each pattern."""
+    """The price of a task of each size, in GPUs: the simplex method, with a knapsack for each pattern."""
     if not len(sizes):
         return np.empty(0)
     unit = gcd(WHOLE_GPU, *sizes.tolist())
     small, room = sizes // unit, WHOLE_GPU // unit
-    patterns = np.diag((room // small).astype(np.float64))  # a column a pattern: tasks of each size on a GPU
+    # One column per pattern: tasks of each size on a GPU.
+    patterns = np.diag((room // small).astype(np.float64))
     used = demand / patterns.diagonal()
     price: Floats = np.ones(len(sizes))
     for _ in range(ROUNDS):
@@ -49,13 +50,13 @@ def shadow_prices(sizes: Ints, demand: Floats) -> Floats:
 
 
 def most_worth(sizes: Ints, price: Floats, room: int) -> Floats:
-    """The worth of a rest of 0, 1, … `room`: the best set of tasks that fits, by prices."""
+    """The worth of a rest of 0, 1, … `room`: the best set of tasks that fits, by price."""
     best = np.zeros(room + 1)
     for rest in range(1, room + 1):
         fits = sizes <= rest
         held = float((best[rest - sizes[fits]] + price[fits]).max(initial=0.0))
         best[rest] = max(best[rest - 1], held)
-    best[room] = max(best[room], 1.0)  # nobody would leave a whole GPU idle
+    best[room] = max(best[room], 1.0)  # a whole GPU always finds a use
     return best
 
 

@@ -1,8 +1,8 @@
 """What a blocked gang keeps while it waits, so that small jobs do not starve it.
 
 EASY backfilling (Lifka, "The ANL/IBM SP scheduling system", 1995): the first blocked gangs get a cell and a
-time at which it will be theirs. Others pass only if they use other GPUs, or will be gone by then; where
-gangs may be stopped, also who is of a lower class and will have run its least time by then.
+time at which it will be theirs. Other jobs pass only if they use other GPUs or will be gone by then; where
+gangs may be stopped, also jobs of a lower class that will have run their minimum time by then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reservation:
     rank: int  # the gang's class
 
     def may_stop(self, job: Job, rules: Rules) -> bool:
-        """Whether the gang could stop this job once it has run its least time: it is of a lower class."""
+        """Whether the gang could stop this job after its minimum run time: the job is of a lower class."""
         return (
             rules.preempt != "none"
             and PRIORITIES[job.priority] > self.rank
@@ -58,7 +58,7 @@ def expected_end_s(fleet: Fleet, lease: Lease, *, now_s: int) -> float:
 
 
 def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | None:
-    """The emptiest cell that can hold the gang: kept from others, it only becomes emptier."""
+    """The emptiest cell that can hold the gang: kept free of other jobs, it only gets emptier."""
     need, rank = state.job.gpus, PRIORITIES[state.job.priority]
     for pool in pools:
         index = draft.capacity.pools[pool]
@@ -80,7 +80,7 @@ def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | N
 
 
 def in_reserved(state: JobState, cycle: Cycle, pools: Collection[Pool]) -> Parts | None:
-    """GPUs kept for a blocked gang may be used by whoever will be gone, or may be stopped, by then."""
+    """GPUs kept for a blocked gang may be used by any job that will be gone, or may be stopped, by then."""
     fleet, rules, now_s, reservations = cycle.fleet, cycle.rules, cycle.now_s, cycle.reservations
     left, job = state.remaining_s(now_s), state.job
     if job.gpu_milli < WHOLE_GPU:
@@ -110,7 +110,7 @@ def in_reserved(state: JobState, cycle: Cycle, pools: Collection[Pool]) -> Parts
 
 
 def from_s(reservation: Reservation, fleet: Fleet, *, now_s: int) -> float:
-    """When the cell will be free, as far as anybody knows; inf: nobody does."""
+    """When the cell will be free, as far as is known; inf: unknown."""
     slots = fleet.capacity.slots
     return max(
         _free_at(fleet, slots[i].node.node, min(reservation.gpus, slots[i].node.offered_gpus), now_s=now_s)

@@ -1,8 +1,8 @@
-"""Reservations inside a decision: whose waiting jobs they pay for, what is kept for owners, what is lent.
+"""Reservations inside a decision: which waiting jobs they pay for, what is kept for owners, what is lent.
 
 A job of the owner that fits whole into what is left of a reservation does not bid: its GPUs are taken out of
-the spot supply, and whoever must leave for it gets the ordinary notice. Reserved GPUs that nobody uses are
-kept out too, until they have been idle for so long that they are lent.
+the spot supply, and jobs that must leave for it get the ordinary notice. Unused reserved GPUs are kept out
+too, until they have been idle long enough to be lent.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Reserved:
     """What reservations in force claim of one pool, at one moment."""
 
     covers: dict[str, str] = field(default_factory=dict)  # waiting job -> reservation that pays for it
-    claimed: int = 0  # GPUs that are not for borrowers: in use, waited for by their owner, or kept for it
+    claimed: int = 0  # GPUs not for borrowers: in use, awaited by their owner, or kept for it
     lent: tuple[tuple[str, int], ...] = ()  # (reservation, GPUs) that are part of the spot supply
     lenders: set[str] = field(default_factory=set)  # tenants that lend GPUs, paused or idle
 
     def supply(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """Without what is claimed."""
+        """The supply without what is claimed."""
         claimed, left = self.claimed, list[Step]()
         for step in steps:
             taken = min(claimed, step.quantity)
@@ -48,14 +48,14 @@ class Reserved:
     def lent_now(
         self, fleet: Fleet, pool: Pool, supply: int, winners: Collection[str], *, now_s: int
     ) -> Iterable[Event]:
-        """An event where what is lent has changed, or what it is a part of.
+        """An event if what is lent has changed, or the supply it is part of.
 
-        Who wins GPUs here could push up the price that it earns by: its part is nothing meanwhile.
+        A lender that wins GPUs here could push up the price it earns: its part is zero meanwhile.
         """
         before, tenants = fleet.reservations.lending.get(pool), fleet.reservations.by_name
         lent = tuple((name, 0 if tenants[name].tenant in winners else gpus) for name, gpus in self.lent)
         total = sum(gpus for _, gpus in lent)
-        if total > supply:  # nodes have left: everybody lends less
+        if total > supply:  # nodes have left: each lends less
             lent = tuple((name, gpus * supply // total) for name, gpus in lent)
         if not lent and (before is None or not before.lent):
             return
@@ -65,12 +65,12 @@ class Reserved:
 
 
 def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: int) -> dict[Pool, Reserved]:
-    """By market pool; a job is paid for by one reservation at most."""
+    """By market pool; each job is paid for by at most one reservation."""
     found: dict[Pool, Reserved] = {}
     in_force = [
         each for each in fleet.reservations.by_name.values() if each.start_s - notice_s <= now_s < each.end_s
     ]
-    bidding: set[tuple[Pool, str]] = set()  # whose jobs hold GPUs of the spot supply
+    bidding: set[tuple[Pool, str]] = set()  # (pool, tenant) whose jobs hold GPUs of the spot supply
     for lease in fleet.open_leases.values() if fleet.reservations else ():
         slot = fleet.capacity.by_name.get(lease.node)
         if slot is not None and lease.reservation:
@@ -88,7 +88,7 @@ def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: in
         if each.pool not in sold:
             continue
         here = found.setdefault(each.pool, Reserved())
-        if now_s < each.start_s:  # it begins soon: who is there has notice
+        if now_s < each.start_s:  # it begins soon: the jobs there are on notice
             here.claimed += each.idle.gpus
             continue
         covered = 0
@@ -101,7 +101,7 @@ def reserved_in(fleet: Fleet, pools: Iterable[Pool], *, notice_s: int, now_s: in
         kept = max(covered, each.young(now_s))
         lent = each.idle.gpus - kept + each.paused.gpus
         here.claimed += kept
-        # The same for who holds borrowed GPUs here.
+        # The same for a tenant that holds borrowed GPUs here.
         here.lent += ((each.reservation, 0 if (each.pool, each.tenant) in bidding else lent),)
         if lent:
             here.lenders.add(each.tenant)
@@ -121,9 +121,9 @@ def _covered(fleet: Fleet, each: Reservation, jobs: Sequence[JobState], *, now_s
 
 
 def due_events(fleet: Fleet, *, now_s: int) -> Iterable[Event]:
-    """Windows that are over, GPUs that cannot be had, and credits whose time is over."""
+    """Windows that are over, GPUs that are unavailable, and credits that have expired."""
     there = {pool: counted.gpus for pool, counted in fleet.capacity.pools.items()}
-    for each in fleet.reservations.by_name.values():  # who bought first has what there is
+    for each in fleet.reservations.by_name.values():  # earlier buyers get what there is
         if now_s >= each.end_s:
             yield ReservationEnded(at_s=now_s, reservation=each.reservation)
         elif each.start_s <= now_s:
@@ -154,7 +154,7 @@ def ending_leases(fleet: Fleet, *, notice_s: int, now_s: int) -> tuple[list[Even
 
 
 def withdrawn(fleet: Fleet, *, notice_s: int, now_s: int) -> Iterable[Lease]:
-    """Leases whose reservation was extended after they had notice."""
+    """Leases whose reservation was extended after their notice."""
     for lease in fleet.warned.values():
         found = fleet.reservations.by_name.get(lease.reservation) if lease.reservation else None
         if found is not None and lease.notice_s is not None and now_s < found.end_s - notice_s:

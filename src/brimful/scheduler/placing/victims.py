@@ -1,7 +1,8 @@
-"""Whom to stop so that a blocked gang fits: whole gangs, out of one cell, with the least work lost.
+"""Which jobs to stop so that a blocked gang fits: whole gangs, in one cell, with the least work lost.
 
-GPUs freed here and there help no gang, and one worker taken out of each of ten jobs stops ten jobs. So a cell
-is chosen first (a node, or the nodes of a rack or pool), then everybody in it who must go, goes whole.
+GPUs freed here and there do not help a gang, and taking one worker out of each of ten jobs stops ten jobs. So
+a cell is chosen first (a node, or the nodes of a rack or pool); then every gang in it that must go leaves
+whole.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from brimful.scheduler.quotas import queue_of
 if TYPE_CHECKING:
     from brimful.scheduler.cycle import Cycle
 
-Able = tuple[int, float, str, int, Lease]  # class, lost per GPU, name, GPUs here: who may stop
-Bar = tuple[int, float, float]  # class of who looks for a place; the time and work a victim must exceed
-Group = tuple[int, float, float, int, list[Entry]]  # class, time and work of its first, width; running jobs
-CHOICES = 4  # of each group of running jobs, the first to be pushed aside
-BORROWERS = 16  # of each queue that holds more than its own, those who are looked at
-ENOUGH = 6  # cells that would do, of which the cheapest is taken: the likeliest nodes come first
-NEVER = (-1, 0.0, 0.0, 0.0)  # the facts about a lease that nobody may stop
+Able = tuple[int, float, str, int, Lease]  # class, loss per GPU, name, GPUs here: jobs that may stop
+Bar = tuple[int, float, float]  # class of the job that needs room; the time and work a victim must exceed
+# Class, time and work of its first job, width; running jobs.
+Group = tuple[int, float, float, int, list[Entry]]
+CHOICES = 4  # per group of running jobs, the first to preempt
+BORROWERS = 16  # per queue over its quota, how many jobs are considered
+ENOUGH = 6  # stop after this many suitable cells and take the cheapest: the likeliest nodes come first
+NEVER = (-1, 0.0, 0.0, 0.0)  # the facts about a lease that must not be stopped
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
@@ -44,10 +46,10 @@ class Cell:
 
 
 def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
-    """GPU-seconds thrown away if it stops now: work since its last checkpoint, and what going on costs.
+    """GPU-seconds thrown away if it stops now: work since its last checkpoint, plus the restart.
 
-    The age of the checkpoint follows from the start and the job's interval; one that never saves loses all
-    it has done, one that saves when told loses nothing but the restart.
+    The age of the checkpoint follows from the start and the job's interval; a job that never saves loses
+    everything, one that saves on request loses only the restart.
     """
     job = state.job
     if job.checkpoint_interval_s == 0:
@@ -59,7 +61,7 @@ def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
 
 
 class Search:
-    """The victims one decision may still choose; whoever is spoken for is not chosen twice."""
+    """The victims one decision may still choose; no lease is chosen twice."""
 
     def __init__(self, cycle: Cycle) -> None:
         fleet, rules, now_s = cycle.fleet, cycle.rules, cycle.now_s
@@ -67,15 +69,16 @@ class Search:
         self.spoken_for, self.in_turn, self.kept = cycle.spoken_for, cycle.in_turn, cycle.kept
         self.borrowed = dict(cycle.borrowed)
         self.held: set[int] = set()
-        # On a mixed fleet reviews say who is better off where (assign.py).
+        # On a mixed fleet, reviews move jobs to better types instead (assign.py).
         self.by_class_only = rules.preempt != "index" or is_mixed(fleet, rules)
         self._review = now_s % rules.rerank_s < REVIEW_S
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
         self._running = running_in_order(fleet, rules) if rules.preempt != "none" else {}
-        self._lowest = max([group[0] for group in self._running], default=-1)  # class whose jobs may stop
-        self._owns = False  # whether who looks stays within its queue's quota
+        # The lowest class with jobs that may stop.
+        self._lowest = max([group[0] for group in self._running], default=-1)
+        self._owns = False  # whether the job that needs room is within its queue's quota
         self.tries = rules.tries
 
     def _ending(self) -> dict[str, tuple[int, Pool]]:
@@ -88,21 +91,21 @@ class Search:
         }
 
     def _tenants(self, lease: Lease) -> list[Lease]:
-        """Everybody on its GPU, itself too: only once all have left is there a GPU to be had."""
+        """All leases on its GPU, itself included: the GPU is free only once all have left."""
         if lease.gpu_milli == WHOLE_GPU:
             return [lease]
         return [each for each in self.fleet.leases_on[lease.node].values() if each.gpus == lease.gpus]
 
     def _gives_a_gpu(self, lease: Lease) -> bool:
-        """Whether its end gives back whole GPUs; of those that leave one together, the first counts."""
+        """Whether its end frees whole GPUs; of leases that leave one GPU together, the first counts."""
         tenants = self._tenants(lease)
         return tenants[0] is lease and all(each.phase == "ending" for each in tenants[1:])
 
     def cell_for(self, state: JobState, pools: Sequence[Pool], *, owns: bool = False) -> Cell | None:
-        """The cheapest cell that would hold the gang, or None. `owns`: it claims what its queue has lent.
+        """The cheapest cell that would hold the gang, or None. `owns`: it reclaims what its queue has lent.
 
-        A gang looks when it comes and then at every review, not at every event, unless a lower class runs: a
-        search costs many looks at running jobs, and what it found missing a second ago is missing still.
+        A gang searches on arrival and then at every review, not at every event, unless a lower class runs: a
+        search looks at many running jobs, and what was missing a second ago is still missing.
         """
         if not self.may_look(state, owns=owns):
             return None
@@ -114,7 +117,7 @@ class Search:
             return None
         self.tries -= 1
         if state.job.gpus == 1:
-            # For one GPU, only who holds one.
+            # For one GPU, consider only single-GPU jobs.
             single = self._one_coming(pools) or self._one_gpu(
                 bar, _firsts([each for each in groups if each[3] == 1]) + borrowers, pools
             )
@@ -141,13 +144,13 @@ class Search:
         return self.now_s - state.waiting_since_s <= 1 or self.may_stop_lower(state)
 
     def may_stop_lower(self, state: JobState) -> bool:
-        """Whether a lower class runs, and may be stopped for it, now or later."""
+        """Whether a lower class runs and may be stopped for it, now or later."""
         return self._lowest > PRIORITIES[state.job.priority]
 
     def _likely(self, bar: Bar) -> list[Group]:
-        """Groups whose first may stop at all; where the first may not, none of its group may.
+        """Groups whose first job may stop; if the first may not, none of its group may.
 
-        Of those with a deadline each is asked by itself.
+        Jobs with a deadline are checked one by one.
         """
         rules, now_s, further = self.rules, self.now_s, not self.by_class_only
         if self._groups is None:
@@ -168,13 +171,13 @@ class Search:
         ]
 
     def _borrowers(self) -> list[JobState]:
-        """Of each queue that holds more than its own, those who have run least."""
+        """From each queue over its quota, the jobs that have run least."""
         order = self.fleet.running.order("by queue", latest_start(self.rules), lambda s: queue_of(s.job))
         groups = [order.groups.get(queue, []) for queue, gpus in self.borrowed.items() if gpus > 0]
         return [entry[2] for entries in groups for entry in entries[:BORROWERS]]
 
     def _one_coming(self, pools: Sequence[Pool]) -> Cell | None:
-        """A GPU that is being given up already: nobody else need stop for it."""
+        """A GPU that is already being given up: no other job needs to stop for it."""
         for name, (gpus, pool) in self._coming.items():
             if gpus and pool in pools:
                 self._coming[name] = (gpus - 1, pool)
@@ -182,7 +185,7 @@ class Search:
         return None
 
     def _one_gpu(self, bar: Bar, likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
-        """For a single GPU any single GPU is a cell: that of the job with the least to lose."""
+        """For a single GPU any single GPU is a cell: take that of the job with the least to lose."""
         best: tuple[int, float, str, list[Lease]] | None = None  # the lowest class, then the least lost
         for state in likely:
             if state.job.gpus != 1:
@@ -203,12 +206,12 @@ class Search:
         return None if best is None else Cell(victims=tuple(best[3]), lost_gpu_s=best[1])
 
     def _cheapest(self, cell: Cell) -> tuple[int, float, int, tuple[int, ...]]:
-        """Nobody of a higher class stops where lower ones would do; then the least lost."""
+        """Spare higher classes if lower ones suffice; then lose the least work."""
         highest = min((self._facts[lease.lease][0] for lease in cell.victims), default=len(PRIORITIES))
         return (-highest, cell.lost_gpu_s, sum(lease.size for lease in cell.victims), cell.nodes)
 
     def commit(self, cell: Cell) -> None:
-        """The cell is somebody's: its nodes are held, and what its victims give back is given."""
+        """Claim the cell: hold its nodes and count what its victims' queues give back."""
         for lease in cell.victims if self.borrowed else ():
             queue = self._queue(lease)
             self.borrowed[queue] = self.borrowed.get(queue, 0) - lease.size
@@ -217,10 +220,10 @@ class Search:
             self.draft.hold(node)
 
     def _bar(self, state: JobState) -> Bar:
-        """Victims must be of a lower class, or `margin` times further from their end than who looks."""
+        """Victims must be of a lower class, or `margin` times further from their end than this job."""
         rules, job = self.rules, state.job
         if self.by_class_only or longest_first(state, rules):
-            # The longest go first: nobody leaves for who is nearer to its end.
+            # The longest go first: no job leaves for one that is nearer to its end.
             return PRIORITIES[job.priority], inf, inf
         if job.job in self.in_turn:
             return PRIORITIES[job.priority], 0.0, 0.0
@@ -229,14 +232,14 @@ class Search:
         return PRIORITIES[job.priority], left_s * rules.margin, work_s * rules.margin
 
     def _is_safe(self, lease: Lease) -> bool:
-        """Whether nobody of its class may send it away: it is its turn."""
+        """Whether no job of its class may preempt it: it is its turn."""
         return self.now_s < lease.turn_until_s
 
     def _may_stop(self, lease: Lease, bar: Bar) -> bool:
         """Of a lower class, or of the same and so much further from its end that the loss is worth it.
 
-        Further in time and in GPU-time: by GPU-time alone any single GPU could send a wide gang away that
-        has only just begun, by time alone a wide gang many single GPUs that are about to end.
+        Further in time and in GPU-time: by GPU-time alone, any single GPU could preempt a wide gang that has
+        only just begun; by time alone, a wide gang could preempt many single GPUs that are about to end.
         """
         name = lease.lease
         facts = self._facts.get(name)
@@ -256,9 +259,9 @@ class Search:
         return work > (bar[2] if bar[2] > 0.0 else 0.0) + lost
 
     def _look_at(self, lease: Lease) -> tuple[int, float, float, float]:
-        """(class, expected time, expected work, what a stop loses); class -1: nobody may stop it."""
+        """(class, expected time, expected work, loss from a stop); class -1: it must not be stopped."""
         if lease.phase != "running" or lease.job in self.kept or lease.node in self.fleet.cloud.machines:
-            # In the slot of its promise, or on a node that was bought for it, and paid.
+            # In the slot of its promise, or on a node bought for it.
             return NEVER
         rules, now_s = self.rules, self.now_s
         assert lease.started_s is not None
@@ -280,7 +283,7 @@ class Search:
         return queue_of(self.fleet.jobs[lease.job].job)
 
     def _gives_back(self, lease: Lease, bar: Bar, given: dict[str, int]) -> bool:
-        """Whether it may stop beside those chosen already: a queue gives back what it borrowed, no more."""
+        """Whether it may stop besides those already chosen: a queue gives back only what it borrowed."""
         queue = self._queue(lease)
         given[queue] = given.get(queue, 0) + lease.size
         if given[queue] - lease.size < self.borrowed.get(queue, 0):
@@ -294,7 +297,7 @@ class Search:
         return self._facts[lease.lease][3]
 
     def _candidates(self, state: JobState, likely: list[JobState], pools: Sequence[Pool]) -> list[int]:
-        """Nodes worth looking at: where the most likely victims run, and those with most free GPUs."""
+        """Nodes worth looking at: where the likeliest victims run, and those with the most free GPUs."""
         slots = self.draft.capacity.by_name
         found: dict[int, None] = {}
         leases = [self.fleet.open_leases[name] for name in self._coming]
@@ -317,12 +320,12 @@ class Search:
         need = state.job.gpus - len(self.draft.free_on(index))
         leases = self.fleet.leases_on.get(name, {}).values()
         if self._coming:
-            # GPUs that are being given up already come back without anybody else being stopped.
+            # GPUs that are already being given up need no further victim.
             need -= sum(_on(lease, name) for lease in leases if lease.phase == "ending")
         return self._free_up(leases, need, bar, index)
 
     def _free_up(self, leases: Iterable[Lease], need: int, bar: Bar, index: int) -> Cell | None:
-        """The cheapest whole gangs of this node that give `need` GPUs."""
+        """The cheapest whole gangs of this node that free `need` GPUs."""
         if need <= 0:
             return Cell(nodes=(index,))
         slot = self.draft.capacity.slots[index]
@@ -331,13 +334,13 @@ class Search:
         if slot.shared:
             spare = sum([_on(lease, name) for lease in leases]) - need
         else:
-            spare = slot.offered - len(slot.free) - need  # the same, without asking everybody
+            spare = slot.offered - len(slot.free) - need  # the same, without asking every lease
         for lease in leases:
             if spare < 0:  # too much of it stays, whatever the others are
                 return None
             gpus = _on(lease, name) if lease.rest else lease.size
             if not gpus:
-                continue  # a job without GPUs stands in nobody's way
+                continue  # a job without GPUs is not in the way
             if self._may_stop(lease, bar) and len(self._tenants(lease)) == 1:
                 rank, _, _, lost = self._facts[lease.lease]
                 able.append((-rank, lost / gpus, lease.lease, gpus, lease))
@@ -350,8 +353,8 @@ class Search:
         return Cell(nodes=(index,), victims=tuple(chosen), lost_gpu_s=lost)
 
     def _choose(self, able: list[Able], need: int, bar: Bar) -> list[Lease] | None:
-        """Of those who may stop, no more than are needed: the lowest class first, then the least lost."""
-        able.sort()  # names differ, so that leases are never compared
+        """Of the leases that may stop, no more than needed: the lowest class first, then the least lost."""
+        able.sort()  # names differ, so leases are never compared
         chosen: list[tuple[Lease, int]] = []
         given: dict[str, int] = {}
         for _, _, _, gpus, lease in able:
@@ -360,7 +363,7 @@ class Search:
                 need -= gpus
         if need > 0:
             return None
-        for each in list(chosen):  # a small one taken first may not be needed after a large one
+        for each in list(chosen):  # a small one chosen early may be unnecessary after a large one
             if need + each[1] <= 0:
                 chosen.remove(each)
                 need += each[1]
@@ -409,15 +412,15 @@ class Search:
 
 
 def _firsts(groups: list[Group]) -> list[JobState]:
-    """Of each group, the first to be pushed aside."""
+    """The first jobs to preempt from each group."""
     return [entry[2] for each in groups for entry in each[4][:CHOICES]]
 
 
 def loses_all_again(state: JobState, ran_s: float) -> bool:
-    """Whether a stop would leave nothing of this run, which is not yet longer than all runs before it.
+    """Whether a stop would lose this whole run, which is not yet longer than all runs before it.
 
-    Who never saves, or has yet to, begins anew each time. Each try at least doubles what it has run, so that
-    one of the next is long enough, however many others of its class come and go.
+    A job that never saves, or has not yet saved, starts over each time. Each try at least doubles its run, so
+    that one of the next is long enough, however many others of its class come and go.
     """
     every_s = state.job.checkpoint_interval_s
     return every_s != 0 and ran_s < state.run_s and (every_s is None or ran_s < every_s)

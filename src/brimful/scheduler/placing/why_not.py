@@ -36,7 +36,7 @@ def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tupl
 
 
 def _never(job: Job, fleet: Fleet, pools: Sequence[Pool]) -> Sentence:
-    """It is more than these pools could ever give it: what is the most, of what."""
+    """The job is larger than these pools could ever hold: the most there is, and of what."""
     of, drained = fleet.capacity, _drained(fleet)
     if not job.gpus:
         return say("scheduler.too_large_for_node", host=_host(job), drained=drained)

@@ -1,13 +1,14 @@
 """How wide each elastic gang should be, and on which GPU type: the next GPU goes where it gains most.
 
-What a job has of a place and a size is v = 1 / (restart + work left / rate): how soon it would be done there,
-so a change is worth what it gains after the restart that it costs. The sum of v is made larger step by step,
-from what everybody has now: a step gives a gang more GPUs, fewer or others, out of those that are free and of
-those that others lose least by giving up (marginal goodput). A step that restarts a running gang must gain
-`LEAST_GAIN` of what all in it have, so that two gangs do not pass a GPU to and fro.
+A pool and a size are worth v = 1 / (restart + work left / rate) to a job: how soon it would be done there, so
+that a change is worth its gain after the restart it costs. The sum of v is increased step by step from what
+every gang has now: a step gives a gang more GPUs, fewer or others, from those that are free and those that
+others lose least by giving up (marginal goodput). A step that restarts a running gang must gain `LEAST_GAIN`
+of what all gangs in it have, so that two gangs do not pass a GPU back and forth.
 
-Goodput per GPU as the measure is Pollux' (Qiao et al., OSDI 2021) and Sia's (Jayaram Subramanya et al., SOSP
-2023); weighing it by the work that is left, where Sia has a power mean, is what `assign.py` does for types.
+Goodput per GPU as the measure is from Pollux (Qiao et al., OSDI 2021) and Sia (Jayaram Subramanya et al.,
+SOSP 2023); weighting it by the work that is left, where Sia uses a power mean, is what `assign.py` does for
+types.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ from brimful.fleet.node import Pool
 from brimful.fleet.state import JobState
 
 LEAST_GAIN = 0.4
-STEPS = 200  # of one decision
+STEPS = 200  # per decision
 NEARLY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A pool and a size, and what it is worth; no pool: it waits."""
+    """A pool and a size, and what they are worth; no pool: it waits."""
 
     pool: Pool | None
     gpus: int
     worth: float
-    restarts: bool = False  # a gang that runs would have to stop for it
+    restarts: bool = False  # a running gang would have to stop for it
 
 
 @dataclass(slots=True)
 class Gang:
-    """One that may be resized, or started: what it has and what it could have."""
+    """A gang that may be resized or started: what it has and what it could have."""
 
     state: JobState
     rank: int  # of its class
-    at: Choice  # first what it has now
+    at: Choice  # initially what it has now
     choices: list[Choice]
-    may_wait: bool = False  # it waits now: it need not be given anything
+    may_wait: bool = False  # it waits now: it may get nothing
 
     def less(self, pool: Pool) -> Iterator[Choice]:
-        """What would free GPUs of this pool, or all that it has of them."""
+        """The choices that would free some or all of its GPUs in this pool."""
         if self.at.pool == pool:
             yield from (each for each in self.choices if each.pool != pool or each.gpus < self.at.gpus)
 
 
-_Offer = tuple[float, Gang, Choice]  # what it loses, who, and what it would have
+_Offer = tuple[float, Gang, Choice]  # the loss, the gang, and what it would have
 
 
 @dataclass(slots=True)
@@ -64,9 +65,9 @@ class _Step:
 
 
 def share_out(gangs: Sequence[Gang], room: dict[Pool, int]) -> None:
-    """Settle `at` of every gang. `room`: GPUs of each pool that nobody has.
+    """Settle `at` of every gang. `room`: free GPUs of each pool.
 
-    Who waits comes first, in order: nobody keeps more than its least while another could start on it.
+    Waiting gangs come first, in order: no gang keeps more than its minimum while another could start on it.
     """
     for gang in gangs:
         if gang.may_wait:
@@ -107,7 +108,7 @@ def _step(
     *,
     must: bool = False,
 ) -> _Step | None:
-    """The gang goes there; others give up what is missing, who lose least a GPU first."""
+    """The gang moves there; others give up what is missing, least loss per GPU first."""
     pool = choice.pool
     if pool is None:
         return None
@@ -137,7 +138,7 @@ def _step(
 
 
 def _offers(pool: Pool, gangs: Sequence[Gang], room: dict[Pool, int]) -> list[_Offer]:
-    """What gangs could give up of this pool, and what they lose by it, least a GPU first."""
+    """What gangs could give up of this pool and what they would lose, least loss per GPU first."""
     found = [
         (giver.at.worth - less.worth, giver, less)
         for giver in gangs

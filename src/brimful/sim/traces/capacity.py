@@ -1,8 +1,7 @@
-"""Records of spot capacity: one JSON object a line, with how many of `nodes` instances could be had at each
-look.
+"""Records of spot capacity: one JSON object per line: how many of `nodes` instances were available, by look.
 
-Fields: zone, accelerator, count, start, nodes, gap_seconds, runs = [[value, looks], ...]; see the public
-sets of the Can't Be Late and SkyServe authors.
+Fields: zone, accelerator, count, start, nodes, gap_seconds, runs = [[value, looks], ...]; see the public sets
+of the Can't Be Late and SkyServe authors.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def read_capacity(
 ) -> tuple[Capacity, str]:
     """The records of these zones that were made together, and what they are records of.
 
-    A file may hold several sets. The one is taken that covers most of the zones asked for, the first in the
-    file among equals; `accelerator` and `count` choose another.
+    A file may hold several sets. The set that covers most of the requested zones is taken, the first in the
+    file on a tie; `accelerator` and `count` choose another.
     """
     groups: dict[tuple[str, ...], dict[str, Record]] = {}
     for record in _records(path):

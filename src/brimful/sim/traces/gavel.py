@@ -1,14 +1,15 @@
 """Gavel's traces and throughputs, as published with it.
 
-A trace is tab-separated without column names, ten fields a job: type, command, working directory, name of the
-steps argument, whether it needs data, total steps, GPUs (scale factor), priority weight, SLO, arrival second.
+A trace is tab-separated without column names, ten fields per job: type, command, working directory, name of
+the steps argument, whether it needs data, total steps, GPUs (scale factor), priority weight, SLO, arrival
+second.
 `*_throughputs.json` holds steps per second by GPU type and (job type, GPUs): alone under "null", and together
 with another job on the same GPU (0 where the two ran out of memory). `v100_unconsolidated` is the speed of a
 gang spread over nodes.
 Source: github.com/stanford-futuredata/gavel; Narayanan et al., OSDI 2020.
 
-A job's work is in seconds on the reference type (the V100, if it is there); its rates are relative to that.
-Jobs save when they are told to stop and restart for nothing, as in Gavel's simulator.
+A job's work is in seconds on the reference type (the V100, if present); its rates are relative to that. Jobs
+save when they are told to stop and restart at no cost, as in Gavel's simulator.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def read_throughputs(source: Source) -> Trace:
 
 
 def _pairs(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, tuple[Pairs, ...]]:
-    """For each kind of job on one GPU: by type, what it keeps of its speed beside each other kind."""
+    """For each kind of single-GPU job: by type, the share of its speed it keeps beside each other kind."""
     found: dict[str, list[Pairs]] = {}
     for gpu, kinds in tables.items():
         for kind, speeds in kinds.items():
@@ -85,7 +86,7 @@ def _pairs(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, t
 
 def _speed(value: object) -> float:
     speed = float(value)  # type: ignore[arg-type]
-    if not 0 <= speed < inf:  # NaN is in no range
+    if not 0 <= speed < inf:  # NaN fails this too
         raise ValueError(f"{value} steps per second")
     return speed
 

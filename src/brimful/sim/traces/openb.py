@@ -1,7 +1,7 @@
 """Alibaba's GPU cluster trace of 2023 (openb), in the files as published: a node list and pod lists.
 
 Nodes: sn, cpu_milli, memory_mib, gpu, model. Pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli and, in
-most lists, gpu_spec (allowed models with | between), qos, creation_time, deletion_time, scheduled_time in
+most lists, gpu_spec (allowed models separated by |), qos, creation_time, deletion_time, scheduled_time in
 seconds. Source: github.com/alibaba/clusterdata, cluster-trace-gpu-v2023.
 
 A pod runs from scheduled_time to deletion_time. Lists without times (multigpu*) have none: every pod then
@@ -24,7 +24,7 @@ MAX_NODE_GPUS = 1024
 
 
 def read_nodes(source: Source) -> Trace:
-    """The nodes that have GPUs, and those that have none."""
+    """The nodes with GPUs, and those without."""
     skips, nodes = source.skips, dict[str, Node]()
     for row, node in source.usable(source.table(NODE_COLUMNS), _node):
         if nodes.setdefault(node.node, node) is not node:
@@ -72,7 +72,7 @@ def _pod(row: Row) -> Arrival:
     if not row["creation_time"]:
         return Arrival(at_s=0, job=job, work_s=0)
     created = row.number("creation_time", low=0, high=MAX_S)
-    # A pod that was never scheduled never ran; its row tells no work.
+    # A pod that was never scheduled never ran; its row has no work.
     begun = row.number("scheduled_time", low=0, high=MAX_S) if row["scheduled_time"] else None
     ended = row.number("deletion_time", low=0, high=MAX_S) if row["deletion_time"] else begun
     run_s = 0.0 if begun is None or ended is None else ended - begun

@@ -1,11 +1,11 @@
-"""brimful's own trace format: a CSV with one job a row.
+"""brimful's own trace format: a CSV with one job per row.
 
-Columns: job, submit_s, run_s, gpus; and if wanted: name, tenant, priority, gpu (an allowed GPU type, or
-several with | between), rate (how fast the gang is; one number, or one for each type of `gpu` with | between;
-1 is the speed that run_s is told for), peak_mib (predicted peak on a GPU, told in the same way), within,
-cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s, checkpoint_interval_s, checkpoint_cost_s,
-min_run_s, max_run_s, after (jobs of rows above, with | between: JOB, JOB:ok or JOB:any). Times are whole
-seconds, rows stand in order of submit_s; `run_s` is how long the gang runs on GPUs of its reference type.
+Columns: job, submit_s, run_s, gpus; optional: name, tenant, priority, gpu (an allowed GPU type, or several
+separated by |), rate (how fast the gang is; one number, or one for each type of `gpu` separated by |; 1 is
+the speed that run_s refers to), peak_mib (predicted peak on a GPU, in the same form), within, cpu_milli,
+memory_mib, gpu_milli, predicted_work_s, deadline_s, checkpoint_interval_s, checkpoint_cost_s, min_run_s,
+max_run_s, after (jobs of rows above, separated by |: JOB, JOB:ok or JOB:any). Times are whole seconds, rows
+are in order of submit_s; `run_s` is how long the gang runs on GPUs of its reference type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brimful.units import MIB
 MAX_MIB = 1 << 30
 MIN_RATE, MAX_RATE = 0.001, 1000.0
 NEEDED = ("job", "submit_s", "run_s", "gpus")
-# Column of the CSV, and field of Job -> the range it may have.
+# Column of the CSV and field of Job -> its allowed range.
 WHOLE_NUMBERS = {
     "cpu_milli": (0, 10**9),
     "memory_mib": (0, 10**9),
@@ -89,7 +89,7 @@ def _arrival(row: Row) -> Arrival:
     if more.get("deadline_s", at_s) < at_s:
         raise row.refused("sim.deadline_before_submit", deadline_s=more["deadline_s"], submit_s=at_s)
     gpu_types = tuple(gpu for gpu in row["gpu"].split("|") if gpu)
-    # '1|2.5' beside 'v100|a100': `run_s` is meant for the V100, and the A100 does it in 0.4 of the time.
+    # '1|2.5' beside 'v100|a100': `run_s` refers to the V100, and the A100 takes 0.4 of the time.
     rates = [cell.number("rate", low=MIN_RATE, high=MAX_RATE) for cell in _by_type(row, "rate", gpu_types)]
     peaks = [cell.integer("peak_mib", low=0, high=MAX_MIB) for cell in _by_type(row, "peak_mib", gpu_types)]
     job = Job(
@@ -116,7 +116,7 @@ def _after(row: Row) -> tuple[tuple[str, str], ...]:
 
 
 def _by_type(row: Row, column: str, gpu_types: tuple[str, ...]) -> list[Row]:
-    """The cell's numbers, one for each type; a single one counts for all of them."""
+    """The cell's numbers, one per type; a single one applies to all of them."""
     cells = [Row(row.where, {column: cell}) for cell in row[column].split("|") if cell.strip()]
     if cells and (len(cells) not in (1, len(gpu_types)) or not gpu_types):
         raise row.refused("sim.numbers_per_type", column=column, cells=len(cells), gpu_types=len(gpu_types))

@@ -1,13 +1,13 @@
-"""Microsoft's Philly trace of 2017, as published and in the short form others made of it.
+"""Microsoft's Philly trace of 2017, as published and in a short form that others made of it.
 
-The published `cluster_job_log` is a JSON list of jobs: jobid, vc, user, status, submitted_time and
-attempts, each with start_time, end_time and detail = [{ip, gpus: [...]}]. The short form is a CSV with
-timestamp, duration, num_gpus and, if known, cluster (the virtual cluster). Times are local and without a
-zone; only differences count. Source: github.com/msr-fiddle/philly-traces; Jeon et al., Analysis of Large-
-Scale Multi-Tenant GPU Clusters, USENIX ATC 2019.
+The published `cluster_job_log` is a JSON list of jobs: jobid, vc, user, status, submitted_time and attempts,
+each with start_time, end_time and detail = [{ip, gpus: [...]}]. The short form is a CSV with timestamp,
+duration, num_gpus and, if known, cluster (the virtual cluster). Times are local and without a zone; only
+differences count. Source: github.com/msr-fiddle/philly-traces; Jeon et al., Analysis of Large-Scale
+Multi-Tenant GPU Clusters, USENIX ATC 2019.
 
-A job's work is the sum of its attempts. Jobs that never held a GPU are left out, and counted in a note.
-Gangs may use any GPUs: Philly's own scheduler gave up locality for those that waited.
+A job's work is the sum of its attempts. Jobs that never held a GPU are left out, and counted in a note. Gangs
+may use any GPUs: Philly's own scheduler gave up locality for jobs that waited.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Any trace, recognised by what stands in it: the one door through which traces come in.
+"""Any trace, recognised by its content: the single entry point for traces.
 
-A source is a path, with `?option=value` behind it where a format has options, or `synthetic:SHAPE?…`.
+A source is a path, followed by `?option=value` if a format has options, or `synthetic:SHAPE?…`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from brimful.sim.traces.reading import Skips, Source, Trace, columns_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One published format: how to tell it by the beginning of a file, and how to read it."""
+    """One published format: how to recognise it by the beginning of a file, and how to read it."""
 
     recognises: Callable[[str], bool]
     read: Callable[[Source], Trace]
     options: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()  # by which a file that lacks one of them is still known
+    columns: tuple[str, ...] = ()  # identify the format even if a file lacks one of them
 
 
 def _has(*columns: str) -> Callable[[str], bool]:
@@ -64,7 +64,7 @@ FORMATS = (
 
 
 def is_trace(head: str) -> bool:
-    """Whether a file that begins like this is of a form known here."""
+    """Whether a file that begins like this has a known format."""
     return any(known.recognises(head) for known in FORMATS)
 
 
@@ -81,17 +81,17 @@ def read(
     gpu_types: Iterable[str] = (),
     otherwise: Iterable[str] = (),
 ) -> tuple[Trace, Skips]:
-    """Everything the sources hold, as one trace, and the rows that had to be left out.
+    """Everything in the sources, as one trace, and the rows that had to be left out.
 
-    `gpu_types` are those of the fleet, where it is known: a job that wants another one is refused. If it is
-    not, the trace's own nodes count, and where there are none either, `otherwise`.
+    `gpu_types` are those of the fleet, if it is known: a job that wants another type is refused. If not, the
+    trace's own nodes count, and if it has none either, `otherwise`.
     """
     skips = Skips(lenient=lenient, gpu_types=frozenset(gpu_types))
     made = [synthetic_trace(source) for source in sources if source.startswith(synthetic.PREFIX)]
     files = [_recognised(source, skips) for source in sources if not source.startswith(synthetic.PREFIX)]
     if not skips.gpu_types and all(known is not NODES for known, _ in files):
         skips.gpu_types = frozenset(otherwise)
-    # Speeds and nodes first: a Gavel trace tells its jobs in steps, and an openb job names its GPUs.
+    # Speeds and nodes first: a Gavel trace counts work in steps, and an openb job names its GPUs.
     files.sort(key=lambda known: known[0] not in (THROUGHPUTS, NODES))
     read_ = [replace(known.read(source), first_s=source.first_s) for known, source in files]
     return _joined([*made, *read_]), skips
@@ -114,7 +114,7 @@ def _recognised(text: str, skips: Skips) -> tuple[Format, Source]:
 
 
 def _nearest(head: str, name: str) -> Format:
-    """Of a file that is of no known form the reader that says best what is missing."""
+    """For a file of unknown format, the reader that best says what is missing."""
     if head.lstrip()[:1] in ("[", "{"):
         raise BadInput(say("sim.json_unknown", name=name))
     if head.split()[:1] == ["JobID"]:

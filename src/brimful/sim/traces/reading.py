@@ -1,4 +1,4 @@
-"""Opening a trace: whatever it is packed in, row by row, within limits, every refusal with its row number."""
+"""Opening a trace: plain or compressed, row by row, within limits, every refusal with its row number."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from brimful.fleet.node import Node
 from brimful.language import Number, Plain, Quoted, Sentence, os_words, say
 from brimful.sim.world import Arrival
 
-# The largest public trace (Philly's raw job log) is 1.1 GB. A packed file that grows past this is a trap.
+# The largest public trace (Philly's raw job log) is 1.1 GB. A compressed file that grows past this is a trap.
 MAX_UNPACKED_BYTES = 4 * 2**30
 MAX_ROW_BYTES = 2**20
 HEAD_BYTES = 2**16
-# Ten years and a million GPUs: past these a number is a slip of the pen, not a wish.
+# Ten years and a million GPUs: anything larger is a typing error.
 MAX_S = 10 * 366 * 86400
 MAX_GPUS = 1_000_000
-SHOWN = 72  # letters of a first row that is none
-# A job of a trace that does not say what a stop costs: it saves when told to, and is back after a minute.
-# Sia's measured checkpoint-restore takes 25 to 250 s.
+SHOWN = 72  # characters shown of a first row that has no column names
+# For a job of a trace that does not state the cost of a stop: it saves when told to, and is back after a
+# minute. Sia's measured checkpoint-restore takes 25 to 250 s.
 saving_job = partial(Job, checkpoint_interval_s=0, checkpoint_cost_s=60)
 
 WHOLE = re.compile(r"([+-]?[0-9]{1,20})(?:\.0{1,10})?")
@@ -41,15 +41,16 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class Skips:
-    """Rows that could not be used. Strict, the first one ends the reading; lenient, they are counted."""
+    """Rows that could not be used. Strict: the first one ends the reading; lenient: they are counted."""
 
     lenient: bool = False
-    gpu_types: frozenset[str] = frozenset()  # what the fleet has, where that is known beforehand
-    throughputs: Throughputs | None = None  # of a Gavel trace's jobs, from the file beside it
-    pairs: Mapping[str, tuple[Pairs, ...]] = field(default_factory=dict)  # and of two on one GPU, by kind
+    gpu_types: frozenset[str] = frozenset()  # the fleet's, if known beforehand
+    throughputs: Throughputs | None = None  # for a Gavel trace's jobs, from the file beside it
+    # And for two jobs on one GPU, by kind.
+    pairs: Mapping[str, tuple[Pairs, ...]] = field(default_factory=dict)
     count: int = 0
     first: list[Said] = field(default_factory=list)
-    reordered: int = 0  # rows that came too late in the file: kept, and put where their time says
+    reordered: int = 0  # rows that came too late in the file: kept, and sorted by time
 
     def note(self, error: BadInput) -> None:
         if not self.lenient:
@@ -67,19 +68,19 @@ class Trace:
     arrivals: list[Arrival] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     notes: list[Sentence] = field(default_factory=list)  # what the reader had to assume
-    first_s: int | None = None  # second 0, where the format has calendar times; as UTC, without a zone
+    first_s: int | None = None  # second 0, if the format has calendar times; as UTC, without a zone
     # True: the format does not say how close together a gang must be, so one larger than a node may spread.
     gangs_may_spread: bool = False
 
 
 class Row:
-    """A row's entries by column, and where it is: every refusal says so."""
+    """A row's entries by column, and its position, which every refusal states."""
 
     def __init__(self, where: str, cells: Mapping[str, Any]) -> None:
         self.where, self.cells = where, cells
 
     def __getitem__(self, column: str) -> str:
-        """Empty where there is no such entry."""
+        """Empty if there is no such entry."""
         value = self.cells.get(column)
         return "" if value is None else str(value).strip()
 
@@ -99,7 +100,8 @@ class Row:
         return self[column]
 
     def integer(self, column: str, *, low: int, high: int) -> int:
-        # As plain digits: int() would take 1_000 and the digits of every script. 8.0 is how tables spell 8.
+        # Plain digits only: int() would accept 1_000 and the digits of every script. Tables often write 8 as
+        # 8.0.
         value = int(found[1]) if (found := WHOLE.fullmatch(self[column])) else None
         if value is None or not low <= value <= high:
             raise self.bad(column, say("sim.hint_whole_number", low=Number(low), high=Number(high)))
@@ -111,12 +113,12 @@ class Row:
             value = float(text) if len(text) <= 40 and text.isascii() and "_" not in text else None
         except ValueError:
             value = None
-        if value is None or not low <= value <= high:  # NaN is in no range
+        if value is None or not low <= value <= high:  # NaN fails this too
             raise self.bad(column, say("sim.hint_number", low=Number(low), high=Number(high)))
         return value
 
     def second(self, column: str, *, like: str) -> int:
-        """A calendar time; where it names no zone, as if it were UTC: only differences count."""
+        """A calendar time; without a zone, as if it were UTC: only differences count."""
         try:
             moment = datetime.fromisoformat(self[column])
             return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
@@ -132,13 +134,13 @@ class Source:
         self.name = str(path)
         self.skips = skips
         self.options: dict[str, str] = {}  # FILE?option=value
-        self.first_s: int | None = None  # of calendar times, once they are read
+        self.first_s: int | None = None  # of calendar times, once they have been read
 
     def head(self) -> str:
-        """The beginning, enough to tell what it is."""
+        """The beginning, enough to recognise the format."""
         with self._open() as stream:
             try:
-                # Cut inside a letter is no fault; a file that is not text is caught when it is read.
+                # A cut inside a character is fine; a file that is not text is caught when it is read.
                 return stream.read(HEAD_BYTES).decode("utf-8-sig", errors="ignore")
             except (OSError, EOFError, zlib.error) as error:
                 raise self._broken(error) from error
@@ -193,7 +195,7 @@ class Source:
             yield Row(where, dict(zip_longest(columns, row, fillvalue="")))
 
     def usable(self, rows: Iterable[Row], make: Callable[[Row], Made | None]) -> Iterator[tuple[Row, Made]]:
-        """Each row that can be used and of which anything is made, and what."""
+        """Each usable row from which something is made, and what."""
         for row in rows:
             try:
                 made = make(row)
@@ -208,7 +210,7 @@ class Source:
     ) -> list[Arrival]:
         """The arrivals by time, each id once.
 
-        A format that is published unsorted is sorted; in the others a step back in time is a mistake.
+        A format that is published unsorted is sorted; in the others a step back in time is an error.
         """
         skips, sort = self.skips, sort or calendar
         arrivals: list[Arrival] = []
@@ -239,7 +241,7 @@ class Source:
         return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
 
     def _from_zero(self, found: Iterable[tuple[Row, Arrival]]) -> Iterator[tuple[Row, Arrival]]:
-        """Calendar times as seconds since the first of them, which all must follow within ten years."""
+        """Calendar times as seconds since the first of them; all others must follow within ten years."""
         kept = list(found)
         first_s, first = min(((arrival.at_s, row.where) for row, arrival in kept), default=(0, ""))
         self.first_s = first_s if kept else None
@@ -266,14 +268,14 @@ class Source:
 
 
 def open_unpacked(path: Path) -> IO[bytes]:
-    """A file's bytes, whether it is packed or not."""
+    """A file's bytes, decompressed if necessary."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
 
 
 def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
+    """Line by line, so that a file that decompresses without end is stopped early."""
     total = 0
     for number, line in enumerate(iter(lambda: stream.readline(MAX_ROW_BYTES + 1), b""), 1):
         total += len(line)
@@ -317,7 +319,7 @@ def _shown(columns: Sequence[str]) -> str:
 
 
 def _not_csv(where: str, error: csv.Error) -> BadInput:
-    """The csv module's words, where ours say better what to do."""
+    """The csv module's message, or ours where it gives better advice."""
     text = str(error)
     if "unexpected end of data" in text:
         return BadInput(say("sim.quote_not_closed", where=where))

@@ -1,11 +1,11 @@
-"""Slurm's accounting, as `sacct` prints it with -P (fields between bars, names in the first row).
+"""Slurm's accounting, as `sacct` prints it with -P (fields separated by |, names in the first row).
 
     sacct -P -a -X -S 2026-01-01 -o JobID,User,Account,Partition,Submit,ElapsedRaw,AllocTRES,State
 
-Needed: JobID, Submit, ElapsedRaw or Elapsed, and AllocTRES or ReqTRES; User, Account and JobName are taken
-where they are there. A job on one node stays on one node, others may use any. Steps (JobIDs with a dot) are
-parts of a job and jobs without GPUs hold none: both are left out, and counted in a note. `gres/gpu:a100=8`
-names a GPU type, which the job is then bound to; add `?types=any` to the file's name to let it run on any.
+Needed: JobID, Submit, ElapsedRaw or Elapsed, and AllocTRES or ReqTRES; User, Account and JobName are used if
+present. A job on one node stays on one node, others may use any. Steps (JobIDs with a dot) are parts of a job
+and jobs without GPUs hold none: both are left out, and counted in a note. `gres/gpu:a100=8` names a GPU type,
+to which the job is then bound; append `?types=any` to the file's name to let it run on any.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(source: Source) -> Trace:
 
 
 def _rows(source: Source) -> Iterator[Row]:
-    # sacct quotes nothing: a quote in a job's name is a letter like any other.
+    # sacct does not quote: a quote in a job's name is an ordinary character.
     for row in source.table(("JobID", "Submit"), delimiter="|", quoted=False):
         for either in (("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed")):
             if not any(column in row.cells for column in either):

@@ -5,12 +5,12 @@ Jayaram Subramanya et al., Sia, SOSP 2023; the applications are those of Pollux 
 
 The file does not say how long a job runs: Sia computes that from profiles. Here a job has the work of its
 category in Pollux's table 1, at the geometric middle of its range of GPU-hours: small 0-1 (CIFAR-10 and
-recommendation; taken as 0.3), medium 1-10, large 10-100, extra large 100-1000. The mix is right, a single
-job is not.
+recommendation; taken as 0.3), medium 1-10, large 10-100, extra large 100-1000. The mix is right, a single job
+is not.
 
 With `profiles=FOLDER`, the `traces` folder of Sia's simulator, run times and speeds are as measured there
-(sia_profiles.py): of a gang of one size with its own batch; with `gpus=1..16` of an elastic one, whose batch
-stays as it is or, with `batch=tuned`, follows its size as Sia's adaptive jobs do.
+(sia_profiles.py): for a gang of fixed size with its own batch; with `gpus=1..16` for an elastic one, whose
+batch stays as it is or, with `batch=tuned`, follows its size as Sia's adaptive jobs do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read(source: Source) -> Trace:
 
 
 def _rows(source: Source) -> Iterator[Row]:
-    """Those of the workload that is named, or of the only one there is."""
+    """The rows of the named workload, or of the only one there is."""
     wanted, there = source.options.get("workload"), dict[str, None]()
     for row in source.table(COLUMNS):
         mine = row["workload"]
@@ -118,6 +118,6 @@ def _profiled(row: Row, folder: Path, least: int, most: int, *, tuned: bool) -> 
 
 
 def _curve(run: dict[int, float]) -> tuple[tuple[int, float], ...]:
-    """How much faster than its least size; a size that is slower than a smaller one is worth what that is."""
+    """Speedup over its minimum size; a size slower than a smaller one counts as the smaller one."""
     first, best = next(iter(run.values())), 1.0
     return tuple((n, best := max(best, first / run_s)) for n, run_s in run.items())

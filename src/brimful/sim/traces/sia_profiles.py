@@ -9,7 +9,7 @@ Jayaram Subramanya et al., Sia, SOSP 2023, and its simulator (applications.py, j
     step time = step + steps of accumulation x (step - sync),  scale = batch / smallest batch
 
 Left out: gangs on more nodes than they need run as if they were on as few as possible, and sizes whose
-placement was not measured are not there (Sia's simulator interpolates them).
+placement was not measured do not exist (Sia's simulator interpolates them).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from brimful.errors import BadInput
 from brimful.language import say
 from brimful.sim.traces.reading import Row, Skips, Source
 
-# Sia's name of a cluster -> its GPU type, and GPUs a node.
+# Sia's name of a cluster -> its GPU type, and GPUs per node.
 CLUSTERS = {"aws": ("t4", 4), "rtx": ("rtx-2080-ti", 8), "dgx-ext": ("a100-sxm-40gb", 8)}
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
-SLOWDOWN = {"cifar10": 1.8, "ncf": 1.5}  # of the real cluster beside the profiles; the others 1.2
+SLOWDOWN = {"cifar10": 1.8, "ncf": 1.5}  # of the real cluster relative to the profiles; 1.2 for the others
 RESTART_S = {"cifar10": 50, "ncf": 15, "bert": 120, "deepspeech2": 25, "yolov3": 80, "imagenet": 250}
-TRIED = 50  # batches between the smallest and the largest
+TRIED = 50  # number of batches tried between the smallest and the largest
 NEARLY = 1e-8
 MOST = 1e12
 
 
 @dataclass(slots=True)
 class _Epochs:
-    """What one batch size makes of each epoch."""
+    """The effect of one batch size on each epoch."""
 
     progress: list[float] = field(default_factory=list)
     sqr: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Epochs:
 
 
 class Application:
-    """One of them, on every cluster that it was measured on."""
+    """One application, on every cluster it was measured on."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -78,9 +78,9 @@ class Application:
         ]
 
     def run_s(self, cluster: str, gpus: int, batch: int | None) -> float | None:
-        """The whole job on so many GPUs of one cluster; None where it cannot run.
+        """The run time of the whole job on this many GPUs of one cluster; None if it cannot run.
 
-        With a batch of None the one with the best progress in each epoch, as Sia's adaptive jobs choose.
+        With a batch of None, the one with the best progress in each epoch, as Sia's adaptive jobs choose.
         """
         known = (cluster, gpus, batch)
         if known not in self._runs:
@@ -108,7 +108,7 @@ class Application:
             yield round(least * (self.largest / least) ** (i / (TRIED - 1)))
 
     def _step(self, rows: list[tuple[int, float, float]], gpus: int, batch: int) -> tuple[int, float] | None:
-        """(the batch that it comes to, time of a step) with as much accumulation as it needs."""
+        """(the resulting batch, time of a step) with as much accumulation as it needs."""
         local = ceil(batch / gpus - NEARLY)
         accumulated = ceil(local / rows[-1][0] - NEARLY) - 1 if rows else 0
         if gpus == 1 and batch > self.smallest:
@@ -138,13 +138,13 @@ class Application:
 
 
 def _placement(gpus: int, per_node: int) -> str:
-    """On as few nodes as possible, as Sia writes it: the smallest rotation of its digits."""
+    """On as few nodes as possible, in Sia's notation: the smallest rotation of its digits."""
     nodes = [per_node] * (gpus // per_node) + ([gpus % per_node] if gpus % per_node else [])
     return min("".join(map(str, nodes[i:] + nodes[:i])) for i in range(len(nodes)))
 
 
 def _between(rows: list[tuple[int, float, float]], bsz: int) -> tuple[float, float] | None:
-    """Step and synchronisation at this batch per GPU, in proportion between what was measured."""
+    """Step and synchronisation at this batch per GPU, interpolated between measurements."""
     at = bisect_left(rows, (bsz, -1.0, -1.0))
     if at < len(rows) and rows[at][0] == bsz:
         return rows[at][1:]

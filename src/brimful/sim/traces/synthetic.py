@@ -1,9 +1,9 @@
-"""Jobs made up from published shapes: `synthetic:philly?jobs=10000&gpus=600&load=0.9&seed=7`.
+"""Synthetic jobs from published distributions: `synthetic:philly?jobs=10000&gpus=600&load=0.9&seed=7`.
 
 Gang sizes, and run times by size, are quantiles of Microsoft's Philly trace (Jeon et al., ATC 2019; 82,247
 jobs of 2017 in the short list of github.com/msr-fiddle/philly-traces). Arrivals follow the day: 0.19 times
 the mean at 06:00 and 1.73 times at 16:00, as in Helios' Venus cluster (Hu et al., SC 2021). The rate is set
-so that `load` of `gpus` GPUs are asked for on average; they stand in nodes of eight unless a fleet is given.
+so that `load` of `gpus` GPUs are asked for on average; they are in nodes of eight unless a fleet is given.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _nodes(gpus: int) -> list[Node]:
 
 
 def _run_s(size: int, probability: float) -> int:
-    """Between two published quantiles the logarithm of the run time is a straight line."""
+    """Between two published quantiles, the logarithm of the run time is linear."""
     times = RUN_S[size]
     i = min(bisect_right(PROBABILITIES, probability), len(PROBABILITIES) - 1)
     low, high = PROBABILITIES[i - 1], PROBABILITIES[i]
@@ -86,10 +86,10 @@ def _run_s(size: int, probability: float) -> int:
 
 
 def _at_s(rng: Random, span_s: float) -> float:
-    """A moment of the span, more likely in the afternoon: drawn evenly, kept in proportion to the hour."""
+    """A moment of the span, more likely in the afternoon: drawn uniformly, accepted by hour."""
     while True:
         at_s = rng.random() * span_s
-        # The cosine has its top at 16:30 and runs from 0.19 to 1.73 around a mean of 0.96.
+        # The cosine peaks at 16:30 and runs from 0.19 to 1.73 around a mean of 0.96.
         rate = 0.96 + 0.77 * cos(2 * pi * (at_s / DAY_S - 16.5 / 24))
         if rng.random() * 1.73 < rate:
             return at_s

@@ -1,14 +1,14 @@
 """torch.compile without a GPU: Dynamo, AOTAutograd and Inductor do their own work, up to the kernels.
 
-Dynamo cuts the graphs, AOTAutograd's min-cut chooses what is kept for the backward pass, Inductor fuses ops
-and plans buffers, and the wrapper it writes is run on fake tensors (`wrapper`): a number, not a bound. Ops
-between the graphs run as they do everywhere.
+Dynamo splits the graphs, AOTAutograd's min-cut chooses what is kept for the backward pass, Inductor fuses ops
+and plans buffers, and the wrapper it generates is run on fake tensors (`wrapper`): an exact number, not a
+bound. Ops between the graphs run as usual.
 
-A graph that Inductor cannot plan here runs op by op: its temporaries are an upper bound, and without those
-that are no result of a library kernel (a matmul, attention, a convolution) a lower one. So do graphs whose
-kernels are chosen by timing them (`max_autotune`). What Dynamo cannot trace, and every release of PyTorch
-that is not in `PLANNED`, runs as if it were not compiled; its lower end leaves out what the call makes and
-does not return.
+A graph that Inductor cannot plan here runs op by op: its temporaries give an upper bound, and without those
+that are not the result of a library kernel (a matmul, attention, a convolution) a lower one. So do graphs
+whose kernels are chosen by timing them (`max_autotune`). What Dynamo cannot trace, and every release of
+PyTorch that is not in `PLANNED`, runs as if it were not compiled; its lower bound leaves out what the call
+makes and does not return.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from brimful.tracing.recorder import Recorder
 
 Changes = list[tuple[Any, str, Any]]
 
-PLANNED = ("2.13",)  # releases of PyTorch whose Inductor was tried here
+PLANNED = ("2.13",)  # releases of PyTorch whose Inductor was tested here
 PLANNED_RULE = "torch.compile: planned by Inductor"
 UNFUSED_RULE = "torch.compile: saved set by min-cut, temporaries unfused"
 _TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
-# What Inductor would do on a GPU, run on one, or keep on disk for the next time.
+# What Inductor would do on a GPU, run on one, or cache on disk.
 _WITHOUT_A_GPU: dict[str, Any] = {
     **dict.fromkeys(_TIMED, False),
     "compile_threads": 1,
@@ -54,18 +54,18 @@ def is_planned(release: str = torch.__version__) -> bool:
 
 
 def compile_changes(recorder: Recorder, made: Changes) -> Changes:
-    """`torch.compile` for `patched`, beside the changes that were made already."""
+    """`torch.compile` for `patched`, beside the changes already made."""
     if not is_planned():
         return [(torch, "compile", _compile(lambda model, **_: model, recorder))]
     from torch._dynamo import trace_rules
     from torch._dynamo.callback import CompilationCallbackHandler
     from torch.nn.modules import module
 
-    # What stands in for an op of PyTorch's is an op of the graph, not code to look into.
+    # Our replacement of a PyTorch op is an op of the graph, not code to trace into.
     for target, _, function in made:
         if target in (torch, functional, torch._C._nn):
             torch.compiler.allow_in_graph(function)
-    # Frames of ours are no part of the user's program.
+    # Our own frames are not part of the user's program.
     here = Path(__file__).parent
     ours = [str(path) for folder in (here, here.parent) for path in folder.glob("*.py")]
     if not set(ours) <= set(trace_rules.SKIP_DIRS):
@@ -75,7 +75,7 @@ def compile_changes(recorder: Recorder, made: Changes) -> Changes:
 
     @contextmanager
     def unseen(handler: Any, *args: Any) -> Iterator[None]:
-        with _unseen(recorder), compiling(handler, *args):
+        with _unrecorded(recorder), compiling(handler, *args):
             yield
 
     inductor = torch._TorchCompileInductorWrapper
@@ -84,7 +84,7 @@ def compile_changes(recorder: Recorder, made: Changes) -> Changes:
         (inductor, "__call__", functools.partialmethod(_planned, recorder)),
         (CompilationCallbackHandler, "install_callbacks", unseen),
         (module, "_has_any_global_hook", lambda: False),
-        # `init_process_group` asks for it. Dynamo would look PyTorch's ops up again by name, and find ours.
+        # `init_process_group` calls it. Dynamo would look up PyTorch's ops again by name, and find ours.
         (trace_rules, "clear_lru_cache", lambda: None),
     ]
 
@@ -97,18 +97,18 @@ def know_ops() -> None:
 
 
 def forget_graphs(recorder: Recorder) -> None:
-    """Dynamo keeps what it compiled with the code: a later trace has another card, and another recorder."""
+    """Dynamo caches what it compiled with the code: a later trace has another card, and another recorder."""
     if recorder.tape.rules[PLANNED_RULE] or recorder.tape.rules[UNFUSED_RULE]:
         torch._dynamo.reset()
 
 
 def _compile(compiler: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    """`torch.compile`, whose failures end no trace."""
+    """`torch.compile` whose failures do not end a trace."""
 
     def compile_anything(model: Any = None, **how: Any) -> Any:
         if model is None:
             return functools.partial(compile_anything, **how)
-        with warnings.catch_warnings(action="ignore"):  # of PyTorch about its own imports
+        with warnings.catch_warnings(action="ignore"):  # PyTorch's, about its own imports
             compiled = compiler(model, **how)
         if how.get("disable"):
             return compiled
@@ -152,8 +152,8 @@ def _guarded(compiled: Callable[..., Any], plain: Any, recorder: Recorder) -> Ca
 
 
 @contextmanager
-def _unseen(recorder: Recorder) -> Iterator[None]:
-    """While a compiler traces, its runs are not the GPU's, and hooks of ours are no part of the model."""
+def _unrecorded(recorder: Recorder) -> Iterator[None]:
+    """While a compiler traces, its runs are not the GPU's, and our hooks are not part of the model."""
     from torch.nn.modules import module
 
     hooks = (
@@ -166,7 +166,7 @@ def _unseen(recorder: Recorder) -> Iterator[None]:
         each.clear()
     recorder.paused += 1
     try:
-        with warnings.catch_warnings(action="ignore"):  # the compiler's own, about a GPU that is not there
+        with warnings.catch_warnings(action="ignore"):  # the compiler's own, about the missing GPU
             yield
     finally:
         recorder.paused -= 1
@@ -175,7 +175,7 @@ def _unseen(recorder: Recorder) -> Iterator[None]:
 
 
 def _planned(wrapper: Any, recorder: Recorder, graph: Any, inputs: Any, **more: Any) -> Any:
-    """What `torch.compile` does with one graph of Dynamo's."""
+    """What `torch.compile` does with one of Dynamo's graphs."""
     import torch._functorch.config
     from torch._dynamo.exc import RestartAnalysis
     from torch._inductor import config
@@ -195,7 +195,7 @@ def _planned(wrapper: Any, recorder: Recorder, graph: Any, inputs: Any, **more: 
             torch._functorch.config.patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
         ):
             return compile_fx(graph, inputs, inner_compile=plan, config_patches={**chosen, **_WITHOUT_A_GPU})
-    except RestartAnalysis:  # Dynamo's own: it begins this graph again
+    except RestartAnalysis:  # Dynamo's own: it restarts this graph
         raise
     except Exception as error:  # noqa: BLE001  whatever Inductor raises, the trace goes on
         recorder.tape.note(say("tracing.note_not_compiled", kind=type(error).__name__))
@@ -203,7 +203,7 @@ def _planned(wrapper: Any, recorder: Recorder, graph: Any, inputs: Any, **more: 
 
 
 def _plan(recorder: Recorder, timed: bool, graph: Any, inputs: Any, **how: Any) -> Any:
-    """One graph as Inductor compiles it; op by op where that fails or would be decided by a clock."""
+    """One graph as Inductor compiles it; op by op if that fails or would be decided by timing."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -214,7 +214,7 @@ def _plan(recorder: Recorder, timed: bool, graph: Any, inputs: Any, **how: Any) 
         recorder.tape.note(say("tracing.note_autotuned"))
         return _unfused(recorder, before)
     try:
-        # Once more: backward graphs may be compiled when the first backward pass comes.
+        # Once more: backward graphs may be compiled only at the first backward pass.
         with fake_inductor(recorder), config.patch(_WITHOUT_A_GPU):
             run = compile_fx_inner(graph, inputs, **how)
         _try(run, inputs)
@@ -227,13 +227,13 @@ def _plan(recorder: Recorder, timed: bool, graph: Any, inputs: Any, **how: Any) 
 
 
 def _try(run: Callable[[Any], Any], inputs: Any) -> None:
-    """Once, unseen: a wrapper that fails later has let go of its inputs, and nothing could take its place."""
+    """Run once, unrecorded: a wrapper that fails later has freed its inputs, and nothing could replace it."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         run([_example(each) for each in inputs])
 
 
 def _example(value: Any) -> Any:
-    """An input of the same size; symbolic sizes are those of the call that is being compiled."""
+    """An input of the same size; symbolic sizes are those of the call being compiled."""
     if isinstance(value, torch.SymInt):
         return value.node.hint
     if not isinstance(value, torch.Tensor):

@@ -1,10 +1,9 @@
-"""The program that Inductor writes around its kernels, run on fake tensors with kernels that do nothing.
+"""The program that Inductor generates around its kernels, run on fake tensors with kernels that do nothing.
 
-That wrapper is where a compiled graph asks for memory: it takes each buffer before the kernel that fills it,
-hands one that is done with to the next of its size, and lets go of inputs as soon as nobody reads them. On
-fake tensors it makes the same requests in the same order as on a GPU. Library kernels (matmuls, attention)
-are calls of PyTorch's ops in it, and are recorded as such. Triton is not needed: kernels are written, not
-compiled.
+That wrapper is where a compiled graph allocates memory: it allocates each buffer before the kernel that fills
+it, reuses a finished one for the next of its size, and frees inputs after their last use. On fake tensors it
+makes the same requests in the same order as on a GPU. Library kernels (matmuls, attention) are calls of
+PyTorch's ops in it, and are recorded as such. Triton is not needed: kernels are generated, not compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from brimful.tracing.recorder import Recorder
 
 SHOWN_CHARS = 40
 
-# What Inductor asks of the device, under its names and under those of torch.cuda, which are answered already.
+# What Inductor asks of the device, under its own names and those of torch.cuda, which are already answered.
 _DEVICE = {
     **{name: name for name in ("get_device_properties", "current_device", "set_device", "device_count")},
     **{name: name for name in ("current_stream", "synchronize", "is_bf16_supported")},
@@ -34,7 +33,7 @@ _DEVICE = {
 
 @contextmanager
 def fake_inductor(recorder: Recorder) -> Iterator[None]:
-    """Inductor that believes in the fake card and in Triton, and gives its wrapper to us."""
+    """Make Inductor believe in the fake card and in Triton, and give its wrapper to us."""
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor import scheduler
     from torch._inductor.fx_passes import fuse_attention, pad_mm
@@ -43,31 +42,32 @@ def fake_inductor(recorder: Recorder) -> Iterator[None]:
     from torch.fx.experimental import proxy_tensor
 
     def would_time_padding() -> bool:
-        # Asked only of a matmul whose sizes are no multiples of eight: a GPU run times it with and without.
+        # Asked only for a matmul whose sizes are not multiples of eight: a GPU run times it with and without
+        # padding.
         recorder.tape.note(say("tracing.note_padding"))
         return False
 
     changes: list[tuple[Any, str, Any]] = [
         *((CudaInterface, name, staticmethod(getattr(torch.cuda, ours))) for name, ours in _DEVICE.items()),
-        # Constants of one number are computed on their device; on ours nothing can be.
+        # One-element constants are computed on their device; ours cannot compute.
         (proxy_tensor, "CONSTANT_NUMEL_LIMIT", 0),
         (scheduler, "has_triton", lambda: True),
         (pad_mm, "has_triton", would_time_padding),
         (torch.utils._triton, "triton_hash_with_backend", lambda: ""),
-        # Attention written by hand is recognised and replaced; by the kernel that this card has for it.
+        # Hand-written attention is recognised and replaced by the kernel that this card has for it.
         (fuse_attention, "_scaled_dot_product_attention", torch.nn.functional.scaled_dot_product_attention),
         (GraphLowering, "_compile_to_module_lines", lambda _, code: _module(recorder, code.value)),
     ]
-    DeviceProperties.create.cache_clear()  # of the card before this one
+    DeviceProperties.create.cache_clear()  # of the previous card
     with patched(changes):
         yield
 
 
 class Kernel:
-    """Stands in for a fused kernel: takes no memory, and tells the recorder what it reads and writes."""
+    """Replaces a fused kernel: allocates nothing, and tells the recorder what it reads and writes."""
 
     def __init__(self, name: str, recorder: Recorder) -> None:
-        # triton_poi_fused_add_gelu_3; one that fuses many has a name of several lines
+        # triton_poi_fused_add_gelu_3; one that fuses many ops has a name of several lines
         whole = "_".join(name.split("_")[2:-1])
         self.name = whole if len(whole) <= SHOWN_CHARS else f"{whole[:SHOWN_CHARS]}…"
         self.recorder = recorder
@@ -88,7 +88,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-# Names of the wrapper that look at memory, or belong to Triton.
+# Names in the wrapper that access memory, or belong to Triton.
 _OURS: dict[str, Any] = {
     "assert_alignment": _nothing,
     "assert_size_stride": _nothing,
@@ -102,7 +102,7 @@ _NOT_HERE = ("triton", "torch._inductor.runtime.triton_heuristics", "torch._C")
 
 
 def _module(recorder: Recorder, text: str) -> Any:
-    """The wrapper as a module, its definitions of kernels replaced."""
+    """The wrapper as a module, with its kernel definitions replaced."""
     names = dict(_OURS, __name__="wrapper")
     tree = ast.parse(text)
     body: list[ast.stmt] = []
@@ -113,7 +113,7 @@ def _module(recorder: Recorder, text: str) -> Any:
         elif not _is_ours(statement):
             body.append(statement)
     tree.body = body
-    # A file name that `places` does not take for the user's.
+    # A file name that `places` does not mistake for the user's.
     exec(compile(tree, "<string>", "exec"), names)  # noqa: S102  Inductor wrote it, from the user's own program
     call: Callable[..., Any] = names["call"]
     return SimpleNamespace(call=call, runner=names.get("runner"), __file__="<string>")

@@ -1,7 +1,7 @@
 """The framework's own model for a config, trained as the config says: for `fit --exact` and the oracle.
 
 From a `Model` and a `Training` to a program: transformers' classes (with PEFT for LoRA) for a model of one of
-its families, LitGPT's for its own, and nanoGPT's GPT for one without a family. No weights are read, and the
+its families, LitGPT's for its own, and nanoGPT's GPT for one without a family. No weights are loaded, and the
 program is traced, never run.
 """
 
@@ -20,7 +20,7 @@ from brimful.specs.training import Training
 
 Step = Callable[[], None]
 
-# What LoRA adapts, in the order in which people add it (`Training.targets`).
+# What LoRA adapts, in the usual order of adding it (`Training.targets`).
 _LORA_ATTENTION = ("q_proj", "v_proj", "k_proj", "o_proj")
 _LORA = {
     **dict.fromkeys(
@@ -37,7 +37,7 @@ _OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
 
 
 def why_not(model: Model, training: Training) -> str | None:
-    """What of a config has no program here, as the code of a sentence; None where all of it has."""
+    """What part of a config has no program here, as the code of a sentence; None if all of it has one."""
     several = training.gpus > 1
     checks = {
         "compiled": training.compiled and (bool(model.family) or training.framework.name == "litgpt"),
@@ -107,9 +107,9 @@ def _optimizer(parameters: Any, training: Training) -> Any:
 def _steps(
     forward: Callable[[Any], Any], optimizer: Any, training: Training, *, vocab: int, loss_of: Any
 ) -> Step:
-    """Forward, backward, step. What the model returns is held until the next micro-step replaces it.
+    """Forward, backward, step. The model's output is held until the next micro-step replaces it.
 
-    So do the loops of nanoGPT, LitGPT and most scripts, whose variables outlive the step.
+    The loops of nanoGPT, LitGPT and most scripts do the same: their variables outlive the step.
     """
     import torch
 
@@ -281,7 +281,7 @@ def _litgpt(model: Model, training: Training) -> Callable[[], Step]:
         logits: Any = None
 
         def forward(ids: Any) -> Any:
-            nonlocal logits  # the old ones go before the loss is made
+            nonlocal logits  # the old ones are freed before the loss is computed
             logits = net(ids, lm_head_chunk_size=chunk)
             if chunk:
                 logits[-1] = logits[-1][..., :-1, :]
