@@ -59,6 +59,10 @@ class Cycle:
         self.stops: list[LeaseEnding] = []
         self.reservations: list[Reservation] = []
         self.cells: dict[str, Cell] = {}  # that others leave, by the job they leave it for
+        self.moved, self.move_tries = (
+            0,
+            rules.tries,
+        )  # jobs that move for a cell; gangs that may yet look for one
         # Who was dealt with and is not asked again: it starts in a market pool, or it was its turn.
         self.settled: set[str] = set()
         self.finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
@@ -154,10 +158,11 @@ class Cycle:
             self.spoken_for.add(lease.lease)
             self.stops.append(LeaseEnding(at_s=self.now_s, lease=lease.lease, reason=reason, requeue=requeue))
 
-    def make_room(self, state: JobState, cell: Cell) -> None:
+    def make_room(self, state: JobState, cell: Cell, why: Said | None = None) -> None:
         """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
         for lease in cell.victims:
-            self.stop(lease, say("scheduler.preempted_by", job=state.job.job))
+            if lease.phase != "ending":
+                self.stop(lease, why or say("scheduler.preempted_by", job=state.job.job))
         if self.in_turn:
             self.settled.add(state.job.job)
         if self.rules.quotas:
@@ -280,7 +285,7 @@ class Cycle:
             limit = min(over_s, limit or over_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
-        if (waiting and (rules.preempt != "none" or rules.off_peak or due)) or (
+        if (waiting and (rules.preempt != "none" or rules.off_peak or rules.moves or due)) or (
             (fleet.open_leases or self.starts) and (is_mixed(fleet, rules) or fleet.elastic)
         ):
             every_s = rules.rerank_s

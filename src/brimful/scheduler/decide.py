@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from brimful.fleet.state import Fleet, Pool
 from brimful.scheduler.actions.assign_types import assign_types, place_by_type
 from brimful.scheduler.actions.clear_market import clear_market
+from brimful.scheduler.actions.consolidate import finish_moves
 from brimful.scheduler.actions.give_turns import give_turns
 from brimful.scheduler.actions.keep_promises import keep_promises
 from brimful.scheduler.actions.keep_reservations import keep_reservations
@@ -34,6 +35,7 @@ ACTIONS: tuple[Callable[[Cycle], None], ...] = (
     keep_promises,  # whose slot has begun has its GPUs
     open_books,  # which queues have lent GPUs and want them back
     give_turns,  # who has waited so long that it goes before its class
+    finish_moves,  # who was moved to complete a cell goes on elsewhere, and the gang has the cell
     assign_types,  # on a mixed fleet, now and then: who should be on which GPU type
     place_by_type,  # whose type is settled starts there
     place_in_order,  # else: the next in order starts, makes others leave, keeps a cell, or is passed

@@ -10,6 +10,7 @@ from brimful.fleet.events import Parts
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.ranked import Heads
 from brimful.fleet.state import JobState, Pool
+from brimful.scheduler.actions.consolidate import consolidate
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.placing.pools import choose, worth_of_types
@@ -51,9 +52,8 @@ def place_in_order(cycle: Cycle) -> None:
             heads.next()
             continue
         if not held_back and _can_help(cycle, state, pools):  # who may not start yet stops nobody
-            if (search := cycle.search()) and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
-                search.commit(cell)
-                cycle.make_room(state, cell)
+            search = cycle.search()
+            if _clear_a_cell(cycle, state, pools) or consolidate(cycle, state, pools):
                 free = cycle.draft.most_free()
                 heads.next()
                 continue
@@ -103,6 +103,16 @@ def _find(cycle: Cycle, state: JobState, pools: list[Pool]) -> Parts | None:
 
 def _may_yield(cycle: Cycle, job: Job) -> bool:
     return any(kept.may_stop(job, cycle.rules) for kept in cycle.reservations)
+
+
+def _clear_a_cell(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
+    search = cycle.search()
+    cell = search.cell_for(state, pools, owns=cycle.owns(state.job)) if search is not None else None
+    if search is None or cell is None:
+        return False
+    search.commit(cell)
+    cycle.make_room(state, cell)
+    return True
 
 
 def _can_help(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
