@@ -31,6 +31,7 @@ from brimful.fleet.load import LoadLine, TariffLine
 from brimful.fleet.memory import too_small
 from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.money.purse import Purses, Running
+from brimful.fleet.moves import Moves
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.odds import Odds
 from brimful.fleet.past import Finished, Left
@@ -85,6 +86,7 @@ class Fleet:
         self.usage: dict[str, Usage] = {}  # by queue
         self.queues: tuple[Quota, ...] = ()  # quotas and limits set at run time
         self.turns = Turns()
+        self.moves = Moves()
         self.odds = Odds()
         self.adoption = Adoption()  # the policy adopted after rehearsals
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
@@ -366,9 +368,6 @@ class Fleet:
         costs = (Running(name, self.jobs[each.job].job, each.cost_microusd(at_s)) for name, each in running)
         self.purses.renewed(event, costs)
 
-    def _budget_warned(self, event: events.BudgetWarned) -> None:
-        self.purses.warned(event)
-
     def _credit_granted(self, event: events.CreditGranted) -> None:
         self.purses.credit(event.tenant, event.microusd)
 
@@ -494,6 +493,7 @@ class Fleet:
         if lease.phase == "running":
             self.running.remove(state)
         lease.phase, lease.reason, lease.requeue = "ending", event.reason, event.requeue
+        self.moves.ending(lease, at_s=event.at_s)
         state.phase = "stopping"
         state.preemptions += event.requeue
         self.unsettled[lease.lease] = lease
@@ -595,5 +595,6 @@ _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
     kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower(), Fleet._cloud_changed)
     for name, kind in KINDS.items()
 }
+_FOLDS[events.BudgetWarned] = lambda fleet, event: fleet.purses.warned(event)
 _FOLDS |= dict.fromkeys((PolicyAdopted, PolicyRehearsed), lambda fleet, event: fleet.adoption.apply(event))
 _FOLDS |= dict.fromkeys(RESERVING, lambda fleet, event: fleet.purses.paid(fleet.reservations.paid_by(event)))

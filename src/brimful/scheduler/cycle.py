@@ -59,6 +59,8 @@ class Cycle:
         self.stops: list[LeaseEnding] = []
         self.reservations: list[Reservation] = []
         self.cells: dict[str, Cell] = {}  # cells being cleared, by the job they are cleared for
+        self.moved = 0  # jobs that move to complete a cell
+        self.move_tries = rules.tries  # gangs that may still look for such a cell
         # Jobs already dealt with: they start in a market pool, or it was their turn.
         self.settled: set[str] = set()
         self.finish: Finish | None = None  # what jobs with a deadline may use, if there is spot to choose
@@ -156,10 +158,11 @@ class Cycle:
             self.spoken_for.add(lease.lease)
             self.stops.append(LeaseEnding(at_s=self.now_s, lease=lease.lease, reason=reason, requeue=requeue))
 
-    def make_room(self, state: JobState, cell: Cell) -> None:
+    def make_room(self, state: JobState, cell: Cell, why: Said | None = None) -> None:
         """Whole gangs leave one cell; the blocked gang gets the GPUs once they have really stopped."""
         for lease in cell.victims:
-            self.stop(lease, say("scheduler.preempted_by", job=state.job.job))
+            if lease.phase != "ending":
+                self.stop(lease, why or say("scheduler.preempted_by", job=state.job.job))
         if self.in_turn:
             self.settled.add(state.job.job)
         if self.rules.quotas:
@@ -282,7 +285,7 @@ class Cycle:
             limit = min(over_s, limit or over_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
-        if (waiting and (rules.preempt != "none" or rules.off_peak or due)) or (
+        if (waiting and (rules.preempt != "none" or rules.off_peak or rules.moves or due)) or (
             (fleet.open_leases or self.starts) and (is_mixed(fleet, rules) or fleet.elastic)
         ):
             every_s = rules.rerank_s

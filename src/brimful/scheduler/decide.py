@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from brimful.fleet.state import Fleet, Pool
 from brimful.scheduler.actions.assign_types import assign_types, place_by_type
 from brimful.scheduler.actions.clear_market import clear_market
+from brimful.scheduler.actions.consolidate import finish_moves
 from brimful.scheduler.actions.give_turns import give_turns
 from brimful.scheduler.actions.keep_promises import keep_promises
 from brimful.scheduler.actions.keep_reservations import keep_reservations
@@ -34,6 +35,7 @@ ACTIONS: tuple[Callable[[Cycle], None], ...] = (
     keep_promises,  # jobs whose slot has begun get its GPUs
     open_books,  # which queues have lent GPUs and want them back
     give_turns,  # jobs that waited so long that they go before their class
+    finish_moves,  # restart jobs that moved to complete a cell, and start the gang in it
     assign_types,  # at each review of a mixed fleet: choose each job's GPU type
     place_by_type,  # start jobs on the type chosen for them
     place_in_order,  # otherwise: the next in order starts, preempts, keeps a cell, or is passed over

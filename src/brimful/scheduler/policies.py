@@ -35,6 +35,7 @@ POLICIES: dict[str, Rules] = {
         backfill="reserve",
         preempt="index",
         move=True,
+        moves=0.1,
         off_peak=True,
         deadlines=True,
         ageing=0.01,

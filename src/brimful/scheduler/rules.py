@@ -31,6 +31,7 @@ class Rules:
     reservations: int = _option(default=1)
     preempt: Preempt = _option(default="none", of=Preempt)
     move: bool = _option(default=False)
+    moves: float = _option(default=0.0)
     reclaim: bool = _option(default=True)
     off_peak: bool = _option(default=False)
     tariff: bool = _option(default=False)

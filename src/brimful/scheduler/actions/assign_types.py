@@ -10,6 +10,7 @@ from brimful.fleet.state import JobState, Lease, Pool
 from brimful.language import say
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.placing.assign import assign
+from brimful.scheduler.placing.clearing import cells
 from brimful.scheduler.placing.place import ONE_NODE, place
 from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.placing.victims import REVIEW_S
@@ -113,9 +114,8 @@ def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str
     """Enough GPUs are free but not on one node: move the jobs on the emptiest node into gaps elsewhere."""
     fleet, draft = cycle.fleet, cycle.draft
     best: tuple[int, int, str] | None = None
-    for slot in fleet.capacity.slots.values():
-        if slot.pool != pool or slot.node.good_gpus < state.job.gpus:
-            continue
+    for (index,) in cells(cycle, state.job, pool):
+        slot = fleet.capacity.slots[index]
         leases = fleet.leases_on.get(slot.node.node, {}).values()
         free, held = len(draft.free_on(slot.index)), sum(lease.size for lease in leases)
         if free + held < state.job.gpus or held > draft.free_in(pool) - free:

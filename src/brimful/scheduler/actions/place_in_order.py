@@ -10,6 +10,7 @@ from brimful.fleet.events import Parts
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.ranked import Heads
 from brimful.fleet.state import JobState, Pool
+from brimful.scheduler.actions.consolidate import consolidate
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.placing.pools import choose, worth_of_types
@@ -51,12 +52,9 @@ def place_in_order(cycle: Cycle) -> None:
             cycle.avoided_until_s += (state.avoid_until_s,)
             heads.next()
             continue
-        if not held_back and _waiting_helps(
-            cycle, state, pools
-        ):  # a job that may not start yet must not preempt
-            if (search := cycle.search()) and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
-                search.commit(cell)
-                cycle.make_room(state, cell)
+        if not held_back and _waiting_helps(cycle, state, pools):  # else it must not preempt yet
+            search = cycle.search()
+            if _clear_a_cell(cycle, state, pools) or consolidate(cycle, state, pools):
                 free = cycle.draft.most_free()
                 heads.next()
                 continue
@@ -106,6 +104,16 @@ def _find(cycle: Cycle, state: JobState, pools: list[Pool]) -> Parts | None:
 
 def _may_yield(cycle: Cycle, job: Job) -> bool:
     return any(kept.may_stop(job, cycle.rules) for kept in cycle.reservations)
+
+
+def _clear_a_cell(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
+    search = cycle.search()
+    cell = search.cell_for(state, pools, owns=cycle.owns(state.job)) if search is not None else None
+    if search is None or cell is None:
+        return False
+    search.commit(cell)
+    cycle.make_room(state, cell)
+    return True
 
 
 def _waiting_helps(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:

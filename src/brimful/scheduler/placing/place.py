@@ -33,6 +33,17 @@ def place(job: Job, draft: Draft, pool: Pool) -> Parts | None:
     return _gather(job, draft, list(_enough(job, draft, pool)))
 
 
+def place_in(job: Job, draft: Draft, nodes: Sequence[int]) -> Parts | None:
+    """On these nodes of one rack and no others: the first that holds all of it, or as few as do."""
+    for index in nodes:
+        slot, free = draft.capacity.slots[index], draft.free_on(index)
+        if fits_on(job, draft, slot, free):
+            return ((slot.node.node, close_together(slot, free, job.gpus)),)
+    if job.within in ONE_NODE:
+        return None
+    return _gather(job, draft, sorted(nodes, key=lambda i: (-len(draft.free_on(i)), i)))
+
+
 def leftover(parts: Parts, draft: Draft) -> int:
     """Free GPUs left on the gang's nodes: the fewer, the tighter the fit."""
     by_name = draft.capacity.by_name

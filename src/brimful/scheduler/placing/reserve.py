@@ -7,7 +7,7 @@ gangs may be stopped, also jobs of a lower class that will have run their minimu
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -112,19 +112,32 @@ def in_reserved(state: JobState, cycle: Cycle, pools: Collection[Pool]) -> Parts
 def from_s(reservation: Reservation, fleet: Fleet, *, now_s: int) -> float:
     """When the cell will be free, as far as is known; inf: unknown."""
     slots = fleet.capacity.slots
+
+    def ends_s(lease: Lease) -> float:
+        return expected_end_s(fleet, lease, now_s=now_s)
+
     return max(
-        _free_at(fleet, slots[i].node.node, min(reservation.gpus, slots[i].node.offered_gpus), now_s=now_s)
+        free_at(
+            fleet,
+            (slots[i].node.node,),
+            min(reservation.gpus, slots[i].node.offered_gpus),
+            ends_s,
+            now_s=now_s,
+        )
         for i in reservation.nodes
     )
 
 
-def _free_at(fleet: Fleet, node: str, gpus: int, *, now_s: int) -> float:
-    """When the node will have `gpus` free GPUs, if nothing new starts there."""
-    free = len(fleet.free(node))
+def free_at(
+    fleet: Fleet, nodes: Sequence[str], gpus: int, ends_s: Callable[[Lease], float], *, now_s: int
+) -> float:
+    """When the nodes will have `gpus` free GPUs, if nothing new starts there."""
+    free = sum(len(fleet.free(node)) for node in nodes)
     if free >= gpus:
         return now_s
     ends = sorted(
-        (expected_end_s(fleet, lease, now_s=now_s), sum(len(g) for name, g in lease.parts if name == node))
+        (ends_s(lease), sum(len(g) for name, g in lease.parts if name == node))
+        for node in nodes
         for lease in fleet.leases_on.get(node, {}).values()
     )
     for at_s, given in ends:

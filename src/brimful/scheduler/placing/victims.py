@@ -68,7 +68,7 @@ class Search:
         self.fleet, self.draft, self.rules, self.now_s = fleet, cycle.draft, rules, now_s
         self.spoken_for, self.in_turn, self.kept = cycle.spoken_for, cycle.in_turn, cycle.kept
         self.borrowed = dict(cycle.borrowed)
-        self.held: set[int] = set()
+        self.held = {index for cell in cycle.cells.values() for index in cell.nodes}
         # On a mixed fleet, reviews move jobs to better types instead (assign.py).
         self.by_class_only = rules.preempt != "index" or is_mixed(fleet, rules)
         self._review = now_s % rules.rerank_s < REVIEW_S
@@ -88,6 +88,7 @@ class Search:
             lease.lease: (lease.size, slots[lease.node].pool)
             for lease in self.fleet.unsettled.values()
             if lease.phase == "ending" and lease.node in slots and self._gives_a_gpu(lease)
+            if slots[lease.node].index not in self.held
         }
 
     def _tenants(self, lease: Lease) -> list[Lease]:
