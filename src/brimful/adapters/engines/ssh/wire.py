@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from brimful.adapters.capabilities import LogPiece
-from brimful.adapters.engines.agent import Greeting, Part, Seen
+from brimful.adapters.engines.agent import MOST_RANKS, Greeting, Part, Seen
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import MALFORMED, Cause, job_from_record
 from brimful.fleet.state import Node
@@ -17,7 +17,6 @@ from brimful.language.record import as_record, said_by_anybody
 from brimful.scheduler.ports import CannotStart, Observation, Start
 
 MOST_LINE = 64 << 20  # bytes
-MOST_RANKS = 4096
 STRANGE = (*MALFORMED, UnicodeError)  # what reading the words of a machine that lies may end in
 STATES = frozenset({"absent", "waiting", "running", "ended"})
 
