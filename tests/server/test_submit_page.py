@@ -16,7 +16,7 @@ from brimful.server.auth import form_key
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
 from brimful.server.rehearsing import forecaster
 from tests.server.live import wait_for
-from tests.server.test_auth import House, house  # noqa: F401 - a fixture
+from tests.server.test_auth import SECRET, House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
 
 SBATCH = """#!/bin/bash
@@ -204,6 +204,25 @@ def test_over_tls_the_session_submits_a_file_and_bad_ones_say_why(house: House) 
         assert page.send(**FORM | {field: value}).status_code == 400
     assert page.send(**FORM, team="blue").status_code in (403, 404)
     assert page.http.post("/submit", data=FORM).status_code == 403, "no form of ours"
+
+
+def test_a_check_tells_nothing_of_another_teams_queues_and_jobs(house: House) -> None:  # noqa: F811
+    """Nor when its own job would start after one of theirs, which is when theirs ends."""
+
+    def checked(status: int = 200, **more: Any) -> Any:
+        job = {"command": ["true"], "folder": "/", "gpus": 1, **more}
+        answer = house.http.post("/v1/jobs/check", json={"job": job}, headers=house.blue)
+        assert answer.status_code == status
+        assert SECRET not in answer.text
+        return answer.json().get("data")
+
+    checked(403, tenant="red", queue="x")
+    for refused in (checked(after=[house.job]), checked(after=["job-999"])):
+        assert len(refused["problems"]) == 1
+        assert (refused["pools"], refused["forecast"]) == ([], None)
+    ours, none = checked(after=[house.job]), checked(after=["job-999"])
+    assert ours["problems"][0]["problem"].replace(house.job, "job-999") == none["problems"][0]["problem"]
+    assert checked()["problems"] == []
 
 
 def test_the_check_of_the_page_has_the_apis_numbers_and_no_markup_of_a_users(house: House) -> None:  # noqa: F811
