@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.engines import samples
 from brimful.adapters.engines.agent import MOST_RANKS, Greeting, Part, Seen
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import MALFORMED, Cause, job_from_record
@@ -16,7 +17,7 @@ from brimful.language import verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.scheduler.ports import CannotStart, Observation, Start
 
-MOST_LINE = 64 << 20  # bytes
+MOST_LINE = 8 << 20  # bytes: the end of a log is the longest, and parsing it keeps every other thread waiting
 STRANGE = (*MALFORMED, UnicodeError)  # what reading the words of a machine that lies may end in
 STATES = frozenset({"absent", "waiting", "running", "ended"})
 
@@ -76,9 +77,20 @@ def seen_in(said: Mapping[str, Any], leases: Collection[str]) -> Seen:
     return Seen(rank, ranks, tuple(_whole(gpu) or 0 for gpu in said["devices"]), observation)
 
 
-def piece_in(said: list[Any]) -> LogPiece:
+def piece_in(said: list[Any], *, offset: int, limit: int) -> LogPiece:
+    """What was asked for, and no more: one that began anew each time would never end."""
     start, data, size = said
-    return LogPiece(_whole(start) or 0, base64.b64decode(data), _whole(size) or 0)
+    piece = LogPiece(_whole(start) or 0, base64.b64decode(data), _whole(size) or 0)
+    begins = max(0, offset) if piece.data else 0  # it may have grown while it was read: longer than `size`
+    if piece.start < begins or piece.size < 0 or len(piece.data) > limit:
+        raise ValueError("not a piece of a log")
+    return piece
+
+
+def sample_in(said: object) -> bytes | None:
+    if not isinstance(said, str) or len(said) > 2 * samples.MOST_BYTES:
+        return None
+    return base64.b64decode(said)
 
 
 def greeting_in(said: list[Any]) -> tuple[Greeting, str, Said | None]:
