@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful.adapters.engines.plausible import plausible
+from brimful.adapters.plausible import plausible
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.language import Seconds, say, verbatim
