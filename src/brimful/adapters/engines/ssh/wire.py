@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from brimful.language.record import as_record, said_by_anybody
 from brimful.scheduler.ports import CannotStart, Observation, Start
 
 MOST_LINE = 8 << 20  # bytes: the end of a log is the longest, and parsing it keeps every other thread waiting
+HOST = re.compile(r"[0-9A-Za-z.:%_-]{1,100}")
 STRANGE = (*MALFORMED, UnicodeError)  # what reading the words of a machine that lies may end in
 STATES = frozenset({"absent", "waiting", "running", "ended"})
 
@@ -98,7 +100,9 @@ def greeting_in(said: list[Any]) -> tuple[Greeting, str, Said | None]:
     port, at_s, address, noticed = said
     if not 0 < int(port) < 1 << 16:
         raise ValueError("not a port")
-    return Greeting(int(port), _finite(at_s)), str(address)[:100], said_by_anybody(noticed)
+    if not HOST.fullmatch(str(address)):  # the other ranks of a gang have it in their environment
+        raise ValueError("not an address")
+    return Greeting(int(port), _finite(at_s)), str(address), said_by_anybody(noticed)
 
 
 def error_out(error: BrimfulError) -> dict[str, Any]:
