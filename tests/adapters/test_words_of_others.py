@@ -98,7 +98,8 @@ def test_a_machine_that_says_a_number_that_is_none_is_not_believed(name: str, ne
 @pytest.mark.parametrize("address", ["10.0.0.5", "fe80::1%eth0", "gpu-1.example.org"])
 def test_a_machine_says_at_which_address_others_reach_it(address: str) -> None:
     assert greeting_in([1, 2.0, address, None])[1] == address
-    for never in ("", "a\0b", "a b", "a\nb", "x" * 101, []):
+    strange: list[Any] = ["", "a\0b", "a b", "a\nb", "x" * 101, []]
+    for never in strange:
         with pytest.raises(MALFORMED):
             greeting_in([1, 2.0, never, None])
 
