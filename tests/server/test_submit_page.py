@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from brimful.server.app import make_app
 from brimful.server.auth import form_key
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
 from brimful.server.rehearsing import forecaster
+from tests.builders import a_job
+from tests.patience import PATIENCE_S
 from tests.server.live import wait_for
 from tests.server.test_auth import SECRET, House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
@@ -237,3 +240,18 @@ def test_the_check_of_the_page_has_the_apis_numbers_and_no_markup_of_a_users(hou
             html = page.send("/submit/check", **FORM | {field: HOSTILE, "edited": edited}).text
             assert "<script>document" not in html
             assert "<img" not in html
+
+
+def test_a_team_that_asks_without_end_leaves_room_for_other_forecasts(
+    house: House,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, go = house.service.forecaster, threading.Event()
+    monkeypatch.setattr(made, "_is_small", lambda: False)
+    monkeypatch.setattr(made, "_starts", lambda *_asked: go.wait(PATIENCE_S) and [])
+    for i in range(20):
+        assert made.so_far(a_job("a", tenant="red", name=f"r{i}")) == (None, True)
+    assert made.so_far(a_job("a", tenant="blue")) == (None, True)
+    assert sorted(each.tenant for each in made._asked) == ["blue", "red", "red", "red"]
+    go.set()
+    wait_for(lambda: not made._asked)
