@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from brimful.adapters.engines.kubernetes.look import Rank, ended
 from brimful.adapters.engines.kubernetes.manifests import Record
 from brimful.adapters.engines.kubernetes.spool import Spool
 from brimful.adapters.engines.runner import BEGINS
-from brimful.adapters.engines.ssh.wire import greeting_in, seen_in
+from brimful.adapters.engines.ssh.wire import greeting_in, piece_in, sample_in, seen_in
 from brimful.fleet.events import MALFORMED
 
 NEVER = [10**17, 10**400, float("inf"), float("-inf"), float("nan"), -(10**400), 1e300]
@@ -91,4 +92,32 @@ def test_a_machine_that_says_a_number_that_is_none_is_not_believed(name: str, ne
     with pytest.raises(MALFORMED):
         seen_in({**said, "observation": {**told, name: never}}, ["a.1"])
     with pytest.raises(MALFORMED):
-        greeting_in([1, never, ""])
+        greeting_in([1, never, "10.0.0.1", None])
+
+
+@pytest.mark.parametrize("address", ["10.0.0.5", "fe80::1%eth0", "gpu-1.example.org"])
+def test_a_machine_says_at_which_address_others_reach_it(address: str) -> None:
+    assert greeting_in([1, 2.0, address, None])[1] == address
+    strange: list[Any] = ["", "a\0b", "a b", "a\nb", "x" * 101, []]
+    for never in strange:
+        with pytest.raises(MALFORMED):
+            greeting_in([1, 2.0, never, None])
+
+
+def test_a_machine_sends_the_piece_of_a_log_that_was_asked_for() -> None:
+    def piece(start: int, data: bytes, size: int) -> bytes:
+        said = [start, base64.b64encode(data).decode(), size]
+        return piece_in(said, offset=10, limit=4).data
+
+    assert piece(10, b"abcd", 14) == b"abcd"
+    assert piece(12, b"ab", 99) == b"ab", "what came before is gone"
+    assert piece(5, b"", 5) == b"", "it has no more"
+    for start, data, size in ((10, b"abcde", 99), (0, b"abcd", 99), (-1, b"", 9), (10, b"abcd", -3)):
+        with pytest.raises(MALFORMED):
+            piece(start, data, size)
+
+
+def test_a_machine_sends_a_sample_that_a_job_could_have_written() -> None:
+    assert sample_in(base64.b64encode(b"{}").decode()) == b"{}"
+    assert sample_in("A" * (1 << 20)) is None
+    assert sample_in(3) is None

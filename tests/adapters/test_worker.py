@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brimful.adapters.engines.worker import FIRST_LOOK_S, STUCK_S, SiteWorker, begin_all, close_all
+from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import JobSubmitted
 from brimful.fleet.job import Job
@@ -185,6 +189,60 @@ def test_a_site_that_does_not_answer_counts_as_lost_and_its_step_is_named_once(b
     engine.gate.set()
     eventually(lambda: bench.tick() == {})
     assert "here" not in bench.fleet.silent
+
+
+NEVER = [float("nan"), float("inf"), float("-inf"), 1 << 62, -(1 << 62), 10**400, "x"]
+
+
+class Lies(Engine):
+    """What it says of lease a.1 cannot be so."""
+
+    says: Mapping[str, Any] = {}
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        return [
+            replace(each, **self.says) if each.lease == "a.1" and each.state == "running" else each
+            for each in super().observe(leases)
+        ]
+
+
+@pytest.mark.parametrize("never", NEVER, ids=lambda each: str(each)[:9])
+@pytest.mark.parametrize(
+    "name", ["started_s", "ended_s", "skew_s", "resumes_s", "kept_work_s", "moved_bytes"]
+)
+def test_a_number_that_cannot_be_stops_nobodys_scheduling(
+    benches: list[Bench], tmp_path: Path, name: str, never: float
+) -> None:
+    """On Ray and ssh machines a job may write what its agent says of it."""
+    engine = Lies()
+    bench = Bench(engine)
+    benches.append(bench)
+    bench.ports = replace(bench.ports, store=SqlStore(f"sqlite:///{tmp_path}/log"))
+    bench.submit(a_job("a", gpus=1))
+    engine.says = {"state": "ended", "ended_s": 2, "exit_code": 0, "cause": "finished", name: never}
+    eventually(lambda: bench.phase("a") == "finished")
+    bench.submit(a_job("b", gpus=1))
+    eventually(lambda: bench.phase("b") == "running")
+    lease = bench.fleet.leases["a.1"]
+    assert lease.started_s is not None
+    assert lease.ended_s is not None
+    assert 0 <= lease.started_s <= time.time() + 1
+    assert 0 <= lease.ended_s <= time.time() + 1
+    assert lease.cost_microusd(lease.ended_s) >= 0
+
+
+@pytest.mark.parametrize("says", [{"state": "on fire"}, {"cause": "weather"}])
+def test_what_is_no_state_of_a_lease_is_not_taken_in(benches: list[Bench], says: Mapping[str, Any]) -> None:
+    engine = Lies()
+    bench = Bench(engine)
+    benches.append(bench)
+    bench.submit(a_job("a", gpus=1))
+    engine.says = {"state": "ended", **says}
+    eventually(lambda: bench.phase("a") == "starting" and "a.1" in engine.running)
+    looks = engine.looks
+    eventually(lambda: bench.phase("a") == "starting" and engine.looks > looks + 1)
+    engine.says = {}
+    eventually(lambda: bench.phase("a") == "running")
 
 
 def test_a_bug_of_one_engine_is_that_sites_trouble(benches: list[Bench]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from brimful.errors import WorldFailed
+from brimful.fleet import sharing
 from brimful.fleet.events import (
     CancelRequested,
     Event,
@@ -43,6 +45,21 @@ def test_a_gpu_never_has_two_tenants() -> None:
     world = a_fleet(gpus_per_node=2).running(a_job("a")).waiting(a_job("b"))
     with pytest.raises(AssertionError, match="already has a tenant"):
         world.then(granted("b", gpus=(0,)))
+
+
+def test_a_shared_gpu_is_folded_as_the_log_tells_whatever_the_catalogue_says_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A release that corrects a card's memory must be able to read what the one before has decided."""
+    monkeypatch.setattr(sharing, "usable_bytes", lambda _gpu: 100)
+    halves = [a_job(name, compute_milli=300, gpu_memory_bytes=40) for name in "abc"]
+    world = a_fleet(gpus_per_node=1).waiting(*halves)
+    world.then(replace(granted("a", gpus=(0,)), gpu_milli=500), LeaseStarted(at_s=5, lease="a.1"))
+    monkeypatch.setattr(sharing, "usable_bytes", lambda _gpu: 50)
+    world.then(replace(granted("b", gpus=(0,)), gpu_milli=500), LeaseStarted(at_s=6, lease="b.1"))
+    assert [len(sharing.tenants(world.fleet, lease)) for lease in world.fleet.open_leases.values()] == [2, 2]
+    with pytest.raises(AssertionError, match="already has a tenant"):
+        world.then(replace(granted("c", gpus=(0,)), gpu_milli=500))
 
 
 def test_a_gang_is_placed_whole() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,13 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore
 from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
 from brimful.language import words
 from brimful.scheduler.policies import read_policy
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
-from brimful.server.service import hindsight
+from brimful.server.service import hindsight, log_reader
 from brimful.server.service.hindsight import last_month, month_said
 from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
@@ -190,4 +193,52 @@ def test_the_page_says_how_far_the_log_is_read_while_it_is_counted(
     assert 'data-every="2"' in first
     assert words("console.audit_counting") in first
     wait_for(lambda: 'data-every="3600"' in server.get("/audit"))
+    server.service.hindsight.close()
+
+
+def test_audits_that_wait_keep_no_thread_from_those_who_work(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a long log takes seconds, one after the other, and a team has as many tokens as it likes."""
+    ready, asked = threading.Event(), threading.Semaphore(0)
+
+    def later(*_which: Any, as_csv: bool = False, **_how: Any) -> Any:
+        asked.release()
+        assert ready.wait(PATIENCE_S)
+        return "" if as_csv else {}
+
+    monkeypatch.setattr(server.service.hindsight, "_ask", later)
+    kinds = ("usage", "usage.csv")
+    with server.http as http, ThreadPoolExecutor(81) as people:
+        tokens = [bearer(server.access, "viewer", "vision") for _ in range(4)]
+        crowd = [
+            people.submit(http.get, f"/v1/audit/{kind}?{WINDOW}", headers=token)
+            for token in tokens
+            for kind in kinds
+            for _ in range(10)
+        ]
+        assert asked.acquire(timeout=PATIENCE_S)
+        try:
+            works = people.submit(http.get, "/v1/jobs", headers=bearer(server.access, "viewer", "speech"))
+            assert works.result(PATIENCE_S).status_code == 200
+        finally:
+            ready.set()
+        assert len([each.result(PATIENCE_S) for each in crowd]) == 80
+
+
+def test_a_process_that_says_nothing_is_ended_and_the_next_question_asks_another(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window: Any = {"start_s": MAY, "end_s": MAY + 4 * HOUR, "tenants": None}
+    monkeypatch.setattr(hindsight, "SMALL", -1)
+    here = server.service.hindsight.report(**window)
+    process = server.service.hindsight.log_reader.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(log_reader, "SILENT_S", 0.2)
+    with pytest.raises(WorldFailed):
+        server.service.hindsight.report(**window)
+    monkeypatch.undo()
+    monkeypatch.setattr(hindsight, "SMALL", -1)
+    assert server.service.hindsight.report(**window) == here
     server.service.hindsight.close()

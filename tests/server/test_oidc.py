@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from starlette.testclient import TestClient
 from brimful.adapters.identity.oidc import Begun, Oidc
 from brimful.adapters.identity.settings import OidcSettings, Team, read_oidc
 from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.language import say
 from brimful.server.app import make_app
 from brimful.server.auth import SIGN_IN_S, Principal
 from tests.builders import refuses
@@ -316,6 +319,33 @@ def test_a_provider_that_is_gone_is_told_on_the_page(firm: Firm) -> None:
     firm.oidc.settings = OidcSettings(issuer="http://127.0.0.1:1", client_id=CLIENT)
     answer = firm.browser().get("/console/sign-in/begin")
     assert (answer.status_code, "did not answer" in answer.text) == (401, True)
+
+
+def test_a_provider_that_does_not_answer_keeps_nobody_waiting_who_has_a_token(
+    firm: Firm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may begin to sign in, or come back with a code that is none: no token is needed for either."""
+    silent, asked = threading.Event(), threading.Semaphore(0)
+
+    def waits(*_asked: object, **_more: object) -> str:
+        asked.release()
+        assert silent.wait(PATIENCE_S)
+        raise WorldFailed(say("adapters.provider_failed", provider="x", why="x"))
+
+    monkeypatch.setattr(firm.oidc, "begin", waits)
+    monkeypatch.setattr(firm.oidc, "finish", waits)
+    headers = {"cookie": "brimful_8642_sign_in=a~b~c"}
+    with firm.browser() as browser, ThreadPoolExecutor(61) as people:
+        crowd = [people.submit(browser.get, "/console/sign-in/begin") for _ in range(30)]
+        back = "/console/sign-in?code=x&state=a"
+        crowd += [people.submit(browser.get, back, headers=headers) for _ in range(30)]
+        assert asked.acquire(timeout=PATIENCE_S)
+        try:
+            works = people.submit(browser.get, "/v1/jobs", headers=firm.operator)
+            assert works.result(PATIENCE_S).status_code == 200
+        finally:
+            silent.set()
+        assert {each.result(PATIENCE_S).status_code for each in crowd} == {401}
 
 
 # -- the file ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from brimful.server.app import make_app
 from brimful.server.auth import form_key
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
 from brimful.server.rehearsing import forecaster
+from tests.builders import a_job
+from tests.patience import PATIENCE_S
 from tests.server.live import wait_for
-from tests.server.test_auth import House, house  # noqa: F401 - a fixture
+from tests.server.test_auth import SECRET, House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
 
 SBATCH = """#!/bin/bash
@@ -206,6 +209,25 @@ def test_over_tls_the_session_submits_a_file_and_bad_ones_say_why(house: House) 
     assert page.http.post("/submit", data=FORM).status_code == 403, "no form of ours"
 
 
+def test_a_check_tells_nothing_of_another_teams_queues_and_jobs(house: House) -> None:  # noqa: F811
+    """Nor when its own job would start after one of theirs, which is when theirs ends."""
+
+    def checked(status: int = 200, **more: Any) -> Any:
+        job = {"command": ["true"], "folder": "/", "gpus": 1, **more}
+        answer = house.http.post("/v1/jobs/check", json={"job": job}, headers=house.blue)
+        assert answer.status_code == status
+        assert SECRET not in answer.text
+        return answer.json().get("data")
+
+    checked(403, tenant="red", queue="x")
+    for refused in (checked(after=[house.job]), checked(after=["job-999"])):
+        assert len(refused["problems"]) == 1
+        assert (refused["pools"], refused["forecast"]) == ([], None)
+    ours, none = checked(after=[house.job]), checked(after=["job-999"])
+    assert ours["problems"][0]["problem"].replace(house.job, "job-999") == none["problems"][0]["problem"]
+    assert checked()["problems"] == []
+
+
 def test_the_check_of_the_page_has_the_apis_numbers_and_no_markup_of_a_users(house: House) -> None:  # noqa: F811
     page = Page(house, secure=False)
     house.service.driver.tick()
@@ -218,3 +240,18 @@ def test_the_check_of_the_page_has_the_apis_numbers_and_no_markup_of_a_users(hou
             html = page.send("/submit/check", **FORM | {field: HOSTILE, "edited": edited}).text
             assert "<script>document" not in html
             assert "<img" not in html
+
+
+def test_a_team_that_asks_without_end_leaves_room_for_other_forecasts(
+    house: House,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, go = house.service.forecaster, threading.Event()
+    monkeypatch.setattr(made, "_is_small", lambda: False)
+    monkeypatch.setattr(made, "_starts", lambda *_asked: go.wait(PATIENCE_S) and [])
+    for i in range(20):
+        assert made.so_far(a_job("a", tenant="red", name=f"r{i}")) == (None, True)
+    assert made.so_far(a_job("a", tenant="blue")) == (None, True)
+    assert sorted(each.tenant for each in made._asked) == ["blue", "red", "red", "red"]
+    go.set()
+    wait_for(lambda: not made._asked)

@@ -85,13 +85,16 @@ def tenants(fleet: Fleet, lease: Lease) -> list[Lease]:
     return [each for each in fleet.leases_on[lease.node].values() if each.gpus == lease.gpus]
 
 
-def beside_whom(fleet: Fleet, event: LeaseGranted, job: Job) -> list[Lease]:
-    """The lease already on the GPU that the job is to share: at most one, and its memory fits beside it."""
+def beside_whom(fleet: Fleet, event: LeaseGranted) -> list[Lease]:
+    """The lease already on the GPU that the job is to share: at most one, and one that may share.
+
+    Whether their memory fits was decided at the grant. It is not checked here: later releases fold the log
+    again, and their catalog may say something else about the card.
+    """
     here = fleet.leases_on.get(event.node, {}).values()
     found = [each for each in here if each.gpus == event.gpus]
     for each in found:
-        fits = each.may_share and together(job, fleet.jobs[each.job].job, each.gpu) is not None
-        is_free = fits and len(found) == 1
+        is_free = each.may_share and len(found) == 1
         assert is_free, f"GPU {event.gpus[0]} of {event.node} already has a tenant"
     return found
 

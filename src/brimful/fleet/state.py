@@ -412,7 +412,7 @@ class Fleet:
             self._change(event.job, gpus=held)
             job = state.job
         assert held in sizes_of(job), "a gang is placed whole"
-        beside = beside_whom(self, event, job) if event.gpu_milli else []
+        beside = beside_whom(self, event) if event.gpu_milli else []
         for name, gpus in () if beside else parts:  # check all before taking any
             self.capacity.check(name, gpus, job)
         for name, gpus in parts:

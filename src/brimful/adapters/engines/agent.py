@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.engines.devices import MOST_GPUS
 from brimful.adapters.engines.lease_folders import facts
 from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.files import read_json, write_json
+from brimful.adapters.files import write_json
 from brimful.errors import BrimfulError, Said
 from brimful.files import write_whole
+from brimful.fleet.events import MALFORMED
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import say
 from brimful.scheduler.ports import Observation, Start
+
+MOST_RANKS = 4096
 
 
 class Part(NamedTuple):
@@ -46,6 +50,15 @@ class Seen(NamedTuple):
     ranks: int
     devices: tuple[int, ...]
     observation: Observation
+
+
+class Place(NamedTuple):
+    """Where a lease's rank is in its gang, as its folder says."""
+
+    rank: int
+    ranks: int
+    devices: tuple[int, ...]
+    skew_s: float
 
 
 class Greeting(NamedTuple):
@@ -138,11 +151,7 @@ class NodeAgent:
     def observe(self, leases: Collection[str]) -> tuple[list[Seen], list[str], Said | None]:
         """News of the leases here; which leases live here at all; why nothing new should start here."""
         self.asked = time.monotonic()
-        here: dict[str, Mapping[str, Any]] = {}
-        for lease in leases:
-            with contextlib.suppress(BrimfulError, OSError):
-                if (found := read_json(self._root / lease / "part.json")) is not None:
-                    here[lease] = found
+        here = {lease: found for lease in leases if (found := self._place(lease)) is not None}
         # A lease that is still starting is not reported, but whoever assembles the gang needs it.
         told = {lease: Observation(lease=lease, state="waiting") for lease in here}
         told |= {each.lease: each for each in self._engine.observe(list(here))}
@@ -153,20 +162,31 @@ class NodeAgent:
         """Why nothing new should start here."""
         return self._engine.under_notice()
 
-    def _seen(self, part: Mapping[str, Any], told: Observation) -> Seen:
-        told = replace(told, skew_s=float(part.get("skew_s", 0.0)))
+    def _place(self, lease: str) -> Place | None:
+        """None where it has none here, or what is there cannot be: its job may have written it."""
+        said = facts(self._root / lease / "part.json") or {}
+        try:
+            rank, ranks, devices = int(said["rank"]), int(said["ranks"]), said.get("devices", ())
+            found = Place(rank, ranks, tuple(map(int, devices)), float(said.get("skew_s", 0.0)))
+        except MALFORMED:
+            return None
+        is_one = 0 <= rank < ranks <= MOST_RANKS and len(found.devices) <= MOST_GPUS
+        return found if is_one and abs(found.skew_s) < 1 << 32 else None
+
+    def _seen(self, part: Place, told: Observation) -> Seen:
+        told = replace(told, skew_s=part.skew_s)
         drained = facts(self._root / told.lease / "drained.json")
         if drained and told.cause == "stopped_by_us":
             told.cause, told.exit_code = "preempted_by_engine", told.exit_code or None
             told.problem = say("adapters.ray_drained", node=str(drained.get("node")))
-        return Seen(int(part["rank"]), int(part["ranks"]), tuple(part.get("devices", ())), told)
+        return Seen(part.rank, part.ranks, part.devices, told)
 
     def warn(self, lease: str, until_s: int | None) -> None:
         self._engine.warn(lease, until_s=until_s)
 
     def rank_of(self, lease: str) -> int | None:
-        found = read_json(self._root / lease / "part.json")
-        return None if found is None else int(found["rank"])
+        found = self._place(lease)
+        return None if found is None else found.rank
 
     def log(self, lease: str, offset: int, limit: int) -> LogPiece:
         return self._engine.log(lease, offset=offset, limit=limit)

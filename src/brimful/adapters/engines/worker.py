@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from brimful.adapters.plausible import plausible
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.language import Seconds, say, verbatim
@@ -325,7 +326,9 @@ class SiteWorker(Worker):
         with self._timed("nodes"):
             nodes = self._engine.nodes()
         with self._timed("observe"):
-            return nodes, self._engine.observe(leases)
+            seen, now_s = self._engine.observe(leases), time.time()
+        believed = (plausible(each, now_s=now_s) for each in seen)
+        return nodes, [each for each in believed if each is not None]
 
     def _keep(self, found: tuple[Sequence[Node], Sequence[Observation]], *, at: float) -> bool:
         nodes, seen = found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from fastapi import APIRouter
@@ -19,7 +20,8 @@ from brimful.server.api.answers import envelope
 from brimful.server.api.errors import COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import CheckRequest, Submission, bad_shape
-from brimful.server.auth import Principal
+from brimful.server.api.seen import check_named
+from brimful.server.auth import Principal, forbidden
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
 from brimful.server.rehearsing.forecaster import Forecaster
@@ -106,11 +108,18 @@ def _job(reader: Reader, who: Principal, body: Mapping[str, Any], problems: list
         submission = Submission.model_validate(body)
         submission.tasks()
         job = submission.as_job(who, "")
-        if (refused := not_in_queue(job, reader.fleet)) is not None:
-            problems.append(refused)
     except ValidationError as error:
         problems.append(bad_shape(error.errors()))
         return None
+    except BrimfulError as error:
+        problems.append(error)
+        return None
+    if not who.sees(job.tenant):
+        raise forbidden(who, "submitter")
+    try:
+        check_named(reader, None, who, replace(job, code=""))
+        if (refused := not_in_queue(job, reader.fleet)) is not None:
+            problems.append(refused)
     except BrimfulError as error:
         problems.append(error)
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
@@ -19,6 +20,7 @@ from brimful.server.service.hindsight import Hindsight
 
 USUAL_S = 30 * 86400
 MOST_S = 366 * 86400
+THREADS = 2  # one asks the process that reads the log, the next waits for it: seconds each of a long log
 Moment = Annotated[int | None, Query(ge=0, lt=LAST_S, description="UTC second")]
 CSV: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/csv": {}}, "description": "leaf x team x type x day"}
@@ -26,7 +28,7 @@ CSV: dict[int | str, dict[str, Any]] = {
 
 
 def add_hindsight_routes(router: APIRouter, hindsight: Hindsight, gate: Gate) -> None:
-    viewer = gate.needs("viewer")
+    viewer, threads = gate.needs("viewer"), CapacityLimiter(THREADS)
 
     def window(from_s: int | None, to_s: int | None) -> tuple[int, int]:
         end_s = hindsight.now_s() if to_s is None else to_s
@@ -36,14 +38,21 @@ def add_hindsight_routes(router: APIRouter, hindsight: Hindsight, gate: Gate) ->
         return start_s, end_s
 
     @router.get("/audit/usage", response_model=envelope(UsageAuditAnswer), responses=COMMON)
-    def usage(from_s: Moment = None, to_s: Moment = None, who: Principal = viewer) -> Response:
+    async def usage(from_s: Moment = None, to_s: Moment = None, who: Principal = viewer) -> Response:
         """Where paid GPU time went, by default in the last 30 days. A tenant sees what it held itself."""
         start_s, end_s = window(from_s, to_s)
-        return ok(hindsight.report(start_s=start_s, end_s=end_s, tenants=who.tenants()))
+
+        def found() -> Response:
+            return ok(hindsight.report(start_s=start_s, end_s=end_s, tenants=who.tenants()))
+
+        return await to_thread.run_sync(found, limiter=threads)
 
     @router.get("/audit/usage.csv", response_class=Response, responses={**COMMON, **CSV})
-    def usage_csv(from_s: Moment = None, to_s: Moment = None, who: Principal = viewer) -> Response:
+    async def usage_csv(from_s: Moment = None, to_s: Moment = None, who: Principal = viewer) -> Response:
         """Leaf x team x type x day, in GPU-seconds and micro-dollars."""
         start_s, end_s = window(from_s, to_s)
-        found = hindsight.csv(start_s=start_s, end_s=end_s, tenants=who.tenants())
-        return Response(found, media_type="text/csv")
+
+        def found() -> str:
+            return hindsight.csv(start_s=start_s, end_s=end_s, tenants=who.tenants())
+
+        return Response(await to_thread.run_sync(found, limiter=threads), media_type="text/csv")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from starlette.concurrency import run_in_threadpool
 
 from brimful.adapters.identity.oidc import Begun, Oidc
 from brimful.errors import BrimfulError
@@ -16,9 +16,12 @@ from brimful.server.auth import SIGN_IN_S, Access
 from brimful.server.console.pages import Pages
 
 BEGUN_S = 600
+THREADS = 4  # that wait for the provider: anybody may begin, and those who answer users are few
 
 
 def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, secure: bool) -> None:
+    threads = CapacityLimiter(THREADS)
+
     def back_to(request: Request) -> str:
         # The host is one of ours: the middleware has rejected others.
         return f"{'https' if secure else 'http'}://{request.url.netloc}/console/sign-in"
@@ -35,7 +38,9 @@ def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, 
     async def begin(request: Request) -> Response:
         begun = Begun.new()
         try:
-            there = await run_in_threadpool(oidc.begin, begun, back=back_to(request))
+            there = await to_thread.run_sync(
+                lambda: oidc.begin(begun, back=back_to(request)), limiter=threads
+            )
         except BrimfulError as error:
             return failed(request, error.problem)
         answer = RedirectResponse(there, status_code=303, headers={"cache-control": "no-store"})
@@ -63,7 +68,7 @@ def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, 
             return person.name, session
 
         try:
-            name, session = await run_in_threadpool(signed_in)
+            name, session = await to_thread.run_sync(signed_in, limiter=threads)
         except BrimfulError as error:
             return failed(request, error.problem)
         # Not a redirect: coming from another site, a browser would not send our cookie with the next request.

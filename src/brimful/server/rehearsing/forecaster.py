@@ -23,6 +23,7 @@ CPU_S = 2.0  # CPU seconds per answer; the first read of a log comes on top
 FRESH_S = 60
 MOST_KEPT = 200
 MOST_ASKED = 8  # waiting for the process; others must ask again
+MOST_OF_ONE = 3  # of those, for one team: a team that changes its job with every question leaves room
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,16 @@ class Forecaster:
             if kept is not None and now_s < kept.at_s + FRESH_S:
                 return kept.answer, False
             is_small = self._is_small()
-            if not is_small and job not in self._asked and len(self._asked) < MOST_ASKED:
+            if not is_small and job not in self._asked and self._has_place(job):
                 self._asked.add(job)
                 threading.Thread(target=self._rehearse, args=(job,), name="forecast", daemon=True).start()
         if is_small:
             return self._rehearse(job), False
         return None if kept is None else kept.answer, True
+
+    def _has_place(self, job: Job) -> bool:
+        theirs = sum(each.tenant == job.tenant for each in self._asked)
+        return len(self._asked) < MOST_ASKED and theirs < MOST_OF_ONE
 
     def _is_small(self) -> bool:
         reader = self._reader

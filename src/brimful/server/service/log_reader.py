@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from brimful.adapters.stores.sql import SqlStore
 
 NICE = 10  # the loop has -10, if the server may set it
 IDLE_S = 900
+SILENT_S = 600.0  # a long log takes a minute; a database that is gone may keep it for ever
 
 
 class LogReader:
@@ -32,13 +34,23 @@ class LogReader:
         """Yields its answers until the caller has heard enough. One question at a time."""
         process = self._ready(store)
         assert process.stdin is not None
-        assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):  # it has exited: there is no answer
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
-            for line in process.stdout:
+            while line := self._line(process):
                 yield json.loads(line)
         self.close()
+
+    def _line(self, process: subprocess.Popen[str]) -> str:
+        """Empty where it has ended, or says nothing for so long that nobody waits for it any more."""
+        assert process.stdout is not None
+        late = threading.Timer(SILENT_S, process.kill)
+        late.daemon = True
+        late.start()
+        try:
+            return process.stdout.readline()
+        finally:
+            late.cancel()
 
     def _ready(self, store: SqlStore) -> subprocess.Popen[str]:
         if self.process is None or self.process.poll() is not None:

@@ -145,7 +145,7 @@ class Bridge:
             used = gpus - free.get(each["NodeID"], {}).get("GPU", 0) - ours.get(name, 0)
             kind = (
                 self._set.node.gpu
-                or str(each.get("Labels", {}).get("ray.io/accelerator-type", "slot")).lower()
+                or str(each.get("Labels", {}).get("ray.io/accelerator-type", "slot")).lower()[:64]
             )
             taken = tuple(range(min(gpus, max(0, round(used)))))
             made.append(replace(self._set.node, node=name, gpu=kind, gpus=gpus, taken=taken))

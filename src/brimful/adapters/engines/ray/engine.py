@@ -26,6 +26,7 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 BEGIN_S = 90.0  # for a bridge to find the cluster
 ANSWER_S = 90.0
+READ_S = 5.0  # for a turn of who reads a log: each waits in a thread that others need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class RayEngine(LeaseFolders):
             "-m",
             "brimful.adapters.engines.ray.bridge",
         ]
-        self._lock = threading.RLock()
+        self._lock, self._reading = threading.RLock(), threading.Lock()
         self._pipe: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._last: list[Node] = []
@@ -123,19 +124,31 @@ class RayEngine(LeaseFolders):
         return below(self._store, job) if self._store else f"{self._settings.folder}/.checkpoints/{job}"
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
-        found: LogPiece | None = self._ask("log", lease, rank, offset, limit)
+        found: LogPiece | None = self._read("log", lease, rank, offset, limit)
         if found is None:
             raise WorldFailed(say("adapters.ray_no_log", lease=lease, site=self.site))
         return found
 
     def sample(self, lease: str) -> bytes | None:
-        found: bytes | None = self._ask("sample", lease)
+        found: bytes | None = self._read("sample", lease)
         return found
 
     # -- the pipe ----------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the bridge method's result
-        with self._lock:  # both the site's worker and log readers use the pipe
+    def _read(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """For people, one at a time: the site's worker never waits for more than one log reader."""
+        if not self._reading.acquire(timeout=READ_S):
+            raise self._failed(f"no answer within {READ_S:.0f} s")
+        try:
+            return self._ask(method, *arguments, turn_s=READ_S)
+        finally:
+            self._reading.release()
+
+    def _ask(self, method: str, *arguments: object, turn_s: float = -1) -> Any:  # noqa: ANN401 - the bridge method's result
+        """`turn_s`: how long to wait for the pipe, which the worker and log readers share."""
+        if not self._lock.acquire(timeout=turn_s):
+            raise self._failed(f"no answer within {turn_s:.0f} s")
+        try:
             if self._pipe is None:
                 self._begin()
             assert self._pipe is not None
@@ -145,6 +158,8 @@ class RayEngine(LeaseFolders):
                 self.close()
                 raise self._failed(str(error)) from error
             return self._answer(ANSWER_S)
+        finally:
+            self._lock.release()
 
     def _begin(self) -> None:
         ours, theirs = Pipe()

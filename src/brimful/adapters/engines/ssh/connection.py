@@ -168,7 +168,7 @@ class Connection:
         pipe, until = self._process.stdin.fileno(), time.monotonic() + within_s
         try:
             while data:
-                if not select.select([], [pipe], [], max(0.0, until - time.monotonic()))[1]:
+                if not _is_ready(pipe, select.POLLOUT, until):
                     raise self._silent(within_s)
                 data = data[os.write(pipe, data[: select.PIPE_BUF]) :]
         except OSError as error:
@@ -179,7 +179,7 @@ class Connection:
         assert self._process.stdout is not None
         pipe, until = self._process.stdout.fileno(), time.monotonic() + within_s
         while b"\n" not in self._read[-(1 << 20) :]:
-            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not _is_ready(pipe, select.POLLIN, until):
                 raise self._silent(within_s)
             got = os.read(pipe, 1 << 20)
             if not got or len(self._read) > MOST_LINE:
@@ -188,7 +188,7 @@ class Connection:
         line, self._read = self._read, b""  # it answers one request at a time
         try:
             return json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._broken(str(error)) from error
 
     def _silent(self, within_s: float) -> WorldFailed:
@@ -221,6 +221,13 @@ class Connection:
         if self._said is not None:
             self._said.close()
             self._said = None
+
+
+def _is_ready(pipe: int, event: int, until: float) -> bool:
+    """Not by `select`, which knows the first 1,024 files alone: whoever connects to the server holds some."""
+    poll = select.poll()
+    poll.register(pipe, event)
+    return bool(poll.poll(max(0.0, 1000 * (until - time.monotonic()))))
 
 
 class Machine:

@@ -6,7 +6,6 @@ where it was sent and, once it is over, its output: the machine may be gone by t
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import threading
 import time
@@ -25,7 +24,15 @@ from brimful.adapters.engines.gangs import KILL_S, Orphans, Ranks, ahead_s, look
 from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease, facts, failing
 from brimful.adapters.engines.ssh import command as ssh
 from brimful.adapters.engines.ssh.connection import Connection, Machine
-from brimful.adapters.engines.ssh.wire import STRANGE, error_in, greeting_in, part_out, piece_in, seen_in
+from brimful.adapters.engines.ssh.wire import (
+    STRANGE,
+    error_in,
+    greeting_in,
+    part_out,
+    piece_in,
+    sample_in,
+    seen_in,
+)
 from brimful.adapters.files import write_json
 from brimful.adapters.objects.store import below
 from brimful.adapters.sites import Site, Surroundings, options_of
@@ -319,7 +326,8 @@ class SshEngine(LeaseFolders):
             if not path.exists():
                 answers, _ = self._ask({name: ("log", lease, -KEPT_BYTES, KEPT_BYTES)})
                 with contextlib.suppress(OSError, *STRANGE):
-                    write_whole(path, piece_in(answers[name]).data, mode=0o600)
+                    piece = piece_in(answers[name], offset=-KEPT_BYTES, limit=KEPT_BYTES)
+                    write_whole(path, piece.data, mode=0o600)
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         path, placed = self._folder(lease) / logs.name_of(rank), self._placed(lease)
@@ -328,7 +336,7 @@ class SshEngine(LeaseFolders):
                 return logs.read(path, offset=offset, limit=limit)
         found = self._all({placed[rank]: ("log", lease, offset, limit)})
         try:
-            return piece_in(found[placed[rank]])
+            return piece_in(found[placed[rank]], offset=offset, limit=limit)
         except STRANGE as error:
             raise WorldFailed(say("adapters.ray_no_log", lease=lease, site=self.site)) from error
 
@@ -337,8 +345,7 @@ class SshEngine(LeaseFolders):
         if not placed:
             return None
         answers, _ = self._ask({placed[0]: ("sample", lease)})
-        found = answers.get(placed[0])
-        return base64.b64decode(found) if isinstance(found, str) else None
+        return sample_in(answers.get(placed[0]))
 
     def checkpoints(self, job: str) -> str:
         """Without a store, only sites that share the machines' folder can fetch it."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from brimful.adapters.capabilities import LogPiece
-from brimful.adapters.engines.agent import Greeting, Part, Seen
+from brimful.adapters.engines import samples
+from brimful.adapters.engines.agent import MOST_RANKS, Greeting, Part, Seen
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import MALFORMED, Cause, job_from_record
 from brimful.fleet.state import Node
@@ -16,8 +18,8 @@ from brimful.language import verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.scheduler.ports import CannotStart, Observation, Start
 
-MOST_LINE = 64 << 20  # bytes
-MOST_RANKS = 4096
+MOST_LINE = 8 << 20  # bytes: the end of a log is the longest; parsing it blocks every other thread
+HOST = re.compile(r"[0-9A-Za-z.:%_-]{1,100}")
 STRANGE = (*MALFORMED, UnicodeError)  # what a lying machine's answer may raise when it is parsed
 STATES = frozenset({"absent", "waiting", "running", "ended"})
 
@@ -77,9 +79,20 @@ def seen_in(said: Mapping[str, Any], leases: Collection[str]) -> Seen:
     return Seen(rank, ranks, tuple(_whole(gpu) or 0 for gpu in said["devices"]), observation)
 
 
-def piece_in(said: list[Any]) -> LogPiece:
+def piece_in(said: list[Any], *, offset: int, limit: int) -> LogPiece:
+    """What was asked for, and no more: one that began anew each time would never end."""
     start, data, size = said
-    return LogPiece(_whole(start) or 0, base64.b64decode(data), _whole(size) or 0)
+    piece = LogPiece(_whole(start) or 0, base64.b64decode(data), _whole(size) or 0)
+    begins = max(0, offset) if piece.data else 0  # it may have grown while it was read: longer than `size`
+    if piece.start < begins or piece.size < 0 or len(piece.data) > limit:
+        raise ValueError("not a piece of a log")
+    return piece
+
+
+def sample_in(said: object) -> bytes | None:
+    if not isinstance(said, str) or len(said) > 2 * samples.MOST_BYTES:
+        return None
+    return base64.b64decode(said)
 
 
 def greeting_in(said: list[Any]) -> tuple[Greeting, str, Said | None]:
@@ -87,7 +100,9 @@ def greeting_in(said: list[Any]) -> tuple[Greeting, str, Said | None]:
     port, at_s, address, noticed = said
     if not 0 < int(port) < 1 << 16:
         raise ValueError("not a port")
-    return Greeting(int(port), _finite(at_s)), str(address)[:100], said_by_anybody(noticed)
+    if not HOST.fullmatch(str(address)):  # the other ranks of a gang have it in their environment
+        raise ValueError("not an address")
+    return Greeting(int(port), _finite(at_s)), str(address), said_by_anybody(noticed)
 
 
 def error_out(error: BrimfulError) -> dict[str, Any]:
