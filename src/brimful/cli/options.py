@@ -14,6 +14,7 @@ from brimful.cli.render import clean
 from brimful.errors import BadInput, Refused
 from brimful.language import LANGUAGES, Quoted, Usd, say, tongue, verbatim, words
 from brimful.language.catalog import catalog
+from brimful.language.near import similar
 from brimful.units import microusd_from_usd
 
 if TYPE_CHECKING:
@@ -35,6 +36,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(verbatim(message), hint=say("cli.hint_see_help", program=self.prog))
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """A word outside the choices, said by its option's name, with the one that was likely meant."""
+        known = None if action.choices is None else [str(each) for each in action.choices]
+        if known is None or str(value) in known:
+            return
+        what = "/".join(action.option_strings) or str(action.metavar or action.dest)
+        near = similar(str(value), known)
+        raise BadInput(
+            say("cli.not_a_choice", what=what, value=Quoted(str(value)[:60]), known=", ".join(known)),
+            hint=say("cli.hint_did_you_mean", word=near[0]) if near else None,
+        )
 
     def format_help(self) -> str:
         self.describe()
