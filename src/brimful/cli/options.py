@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from brimful.fit.correction import Correction
 
 
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse's layout, with options such as --tls-cert never broken at a hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from textwrap import wrap
+
+        return wrap(text, width, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose complaints are our errors, so that `--json` covers them too, and whose help is looked up
     when it is shown: `help.COMMAND_OPTION` of the catalogs, else `help.OPTION`, which several commands share.
@@ -29,7 +38,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: Command) -> None:
         super().__init__(
             prog=f"brimful {command.name}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Formatter,
             allow_abbrev=False,
         )
         self.command = command
@@ -57,8 +66,9 @@ class Parser(argparse.ArgumentParser):
         """Fill in the words, in the language of this command line."""
         does = about(self.command.name, tongue().code)
         self.description = does[0].upper() + does[1:]
-        example = "\n".join(f"  {line}" for line in self.command.verb.example.strip().splitlines())
-        self.epilog = f"{words('help.example')}\n{example}"
+        examples = self.command.verb.example.strip().splitlines()
+        title = words("help.examples" if len(examples) > 1 else "help.example")
+        self.epilog = "\n".join([title, *(f"  {line}" for line in examples)])
         own = self.command.name.replace(" ", "_").replace("-", "_")
         for group in self._action_groups[2:]:
             if group.title is not None:
