@@ -14,7 +14,7 @@ from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
-from brimful.cli.render import clock, wrapped
+from brimful.cli.render import clock, paragraph, wrapped
 from brimful.client.answers import JobAnswer
 from brimful.client.client import Client, check_key
 from brimful.client.shown import command_line
@@ -160,7 +160,8 @@ def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
 
 
 def _said(notes: list[Sentence]) -> str:
-    return "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
+    lines = [paragraph(words("fleet.note", note=printable(told(note))), "  ", "    ") for note in notes]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _doing(job: JobAnswer) -> Sentence:

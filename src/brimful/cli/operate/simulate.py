@@ -533,4 +533,4 @@ def _or_none(show: Callable[[float], str]) -> Shown:
 _time: Shown = _or_none(lambda hours: told(Seconds(hours * HOUR_S)))
 _usd: Shown = _or_none(lambda dollars: f"${dollars:,.2f}")
 _times: Shown = _or_none(lambda value: f"{told(Number(value, 2))}x")
-_share: Shown = _or_none(lambda value: f"{told(Number(100 * value, 1))}%")
+_share: Shown = _or_none(lambda value: told(Percent(value, 1)))
