@@ -260,7 +260,7 @@ def test_an_impossible_number_is_called_so_first(capsys: pytest.CaptureFixture[s
     main(["fit", *FORUM, "--measured-mfu", "1.2", "--measured-peak-gib", "0.5"])
 
     mfu, peak = [line for line in capsys.readouterr().out.splitlines() if line.startswith("IMPOSSIBLE")]
-    assert "mfu" in mfu
+    assert "MFU" in mfu
     assert "peak_bytes" in peak
 
 
