@@ -69,7 +69,8 @@ def command_section(name: str) -> str:
     formatter = parser._get_formatter()
     for action in actions:
         meaning = formatter._expand_help(action) if action.help else ""
-        choices = f" ({', '.join(map(str, action.choices))})" if action.choices else ""
+        named = "%(choices)s" in (action.help or "")
+        choices = f" ({', '.join(map(str, action.choices))})" if action.choices and not named else ""
         lines.append(row(spelling(action), " ".join(meaning.split()) + choices))
     lines.append(f"\n```console\n{prompt(command.verb.example)}\n```\n")
     return "\n".join(lines)

@@ -45,9 +45,9 @@ def show_seconds(seconds: float) -> str:
     if seconds < 0:
         return "-" + show_seconds(-seconds)
     if seconds < 60:
-        if seconds == int(seconds):
-            return f"{int(seconds)} s"
-        return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+        if seconds >= 1 or seconds == 0:
+            return f"{seconds:.{0 if seconds == int(seconds) else 1}f} s"
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else f"{seconds * 1000:.1f} ms"
     minutes = round(seconds / 60)
     if seconds < HOUR_S and minutes < 60:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"

@@ -268,8 +268,8 @@ def test_a_monstrous_shape_gets_an_answer_and_no_overflow(big: str) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no column id"),
-        (b"id,model\n1,gpt2\n", "no column gpu"),
+        (b"", "columns: id"),
+        (b"id,model\n1,gpt2\n", "columns: gpu"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe", "not a CSV"),
         (b"id,model,gpu,seq_len,micro_batch_per_gpu\n\xff\xfe\n", "not a CSV"),
         (b"id,model,gpu,seq_len,micro_batch_per_gpu\n", "has no rows"),

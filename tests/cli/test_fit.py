@@ -260,7 +260,7 @@ def test_an_impossible_number_is_called_so_first(capsys: pytest.CaptureFixture[s
     main(["fit", *FORUM, "--measured-mfu", "1.2", "--measured-peak-gib", "0.5"])
 
     mfu, peak = [line for line in capsys.readouterr().out.splitlines() if line.startswith("IMPOSSIBLE")]
-    assert "mfu" in mfu
+    assert "MFU" in mfu
     assert "peak_bytes" in peak
 
 
@@ -268,7 +268,7 @@ def test_a_number_that_is_rarely_seen_is_called_unusual(capsys: pytest.CaptureFi
     main(["fit", *FORUM, "--measured-mfu", "0.8", "--measured-peak-gib", "11.8"])
 
     mfu, *rest = capsys.readouterr().out.splitlines()
-    assert mfu.startswith("unusual  mfu: 80 %")
+    assert mfu.startswith("unusual  MFU: 80 %")
     assert any(line.startswith("possible  peak_bytes: 11.80 GiB") for line in rest)
 
 

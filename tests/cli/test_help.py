@@ -15,7 +15,7 @@ from brimful.client.settings import Settings
 from brimful.language import LANGUAGES
 from brimful.language.catalog import catalog
 
-ASKED_FOR = {"example", "with_default"}  # by their whole names, in the source
+ASKED_FOR = {"example", "examples", "with_default"}  # by their whole names, in the source
 
 
 def test_every_option_has_a_help_and_none_is_left_over() -> None:

@@ -251,7 +251,7 @@ def test_a_fleet_is_not_enough_where_a_wide_gang_is_preempted_for_hours(
     assert large["by_size"]["5-8"]["delay_share"] < 0.1
     assert answer["enough_gpus"] == {"brim": 32}
     assert main(["simulate", *args]) == YES
-    assert f"{small['by_size']['5-8']['delay_share']:.1%}" in capsys.readouterr().out
+    assert f"{100 * small['by_size']['5-8']['delay_share']:.1f} %" in capsys.readouterr().out
 
 
 def test_a_page_of_charts_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from brimful.errors import BadInput, Refused
 from brimful.language import Number, Quoted, Sentence, say
+from brimful.language.near import similar
 from brimful.units import MIB, integer_from_text
 
 # Requests between 1 and 10 MiB are carved from segments of this size, so that they share a cudaMalloc.
@@ -60,7 +61,10 @@ class Settings:
                 notes.append(say("allocator.no_device_bytes", key=key, concerns=concerns))
                 continue
             if key not in _READERS:
-                raise BadInput(say("allocator.unknown_option", key=Quoted(key), conf=Quoted(conf[:120])))
+                near = similar(key, _READERS)
+                hint = say("allocator.hint_did_you_mean", name=near[0]) if near else None
+                said = say("allocator.unknown_option", key=Quoted(key), conf=Quoted(conf[:120]))
+                raise BadInput(said, hint=hint)
             settings = replace(settings, **_READERS[key](key, value))
         if (settings.max_split_bytes or settings.large_segment_bytes) < settings.large_segment_bytes:
             raise BadInput(say("allocator.max_split_below_segment", mib=settings.large_segment_bytes // MIB))

@@ -92,6 +92,8 @@ SHORT = {
     "check": "runs check",
     "rehearse": "fleet rehearse",
 }  # permanent short forms without their group
+# What other programs call a command, where no spelling leads to ours.
+MEANT = {"models": "fit --models", "ps": "jobs", "serve": "up", "start": "up", "status": "fleet"}
 
 
 def verbs_of(group: str) -> list[str]:
@@ -129,17 +131,17 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _unknown(word: str, *, group: str = "") -> BadInput:
-    from difflib import get_close_matches
-
     from brimful.language import Quoted, say
+    from brimful.language.near import similar
 
     # By the exact name, and by a verb without its group: the first group that has it.
     all_names = (name for name in reversed(COMMANDS) if name.startswith(group and f"{group} "))
     names = {name.rpartition(" ")[2]: name for name in all_names}
     names |= {} if group else dict(zip(GROUPS, GROUPS, strict=True))
-    near = get_close_matches(word, names, n=1)
+    near = similar(word, names)
     is_id = group == "job" and word[-1:].isdigit()
     meant = names[near[0]] if near else f"job show {word[:60]}" if is_id else ""
+    meant = meant if group else MEANT.get(word, meant)
     about = f"brimful {group}".strip()
     problem = (
         say("cli.no_verb", about=about, word=Quoted(word))

@@ -14,10 +14,20 @@ from brimful.cli.render import clean
 from brimful.errors import BadInput, Refused
 from brimful.language import LANGUAGES, Quoted, Usd, say, tongue, verbatim, words
 from brimful.language.catalog import catalog
+from brimful.language.near import similar
 from brimful.units import microusd_from_usd
 
 if TYPE_CHECKING:
     from brimful.fit.correction import Correction
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse's layout, with options such as --tls-cert never broken at a hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from textwrap import wrap
+
+        return wrap(text, width, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,13 +38,25 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: Command) -> None:
         super().__init__(
             prog=f"brimful {command.name}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Formatter,
             allow_abbrev=False,
         )
         self.command = command
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(verbatim(message), hint=say("cli.hint_see_help", program=self.prog))
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """A word outside the choices, said by its option's name, with the one that was likely meant."""
+        known = None if action.choices is None else [str(each) for each in action.choices]
+        if known is None or str(value) in known:
+            return
+        what = "/".join(action.option_strings) or str(action.metavar or action.dest)
+        near = similar(str(value), known)
+        raise BadInput(
+            say("cli.not_a_choice", what=what, value=Quoted(str(value)[:60]), known=", ".join(known)),
+            hint=say("cli.hint_did_you_mean", word=near[0]) if near else None,
+        )
 
     def format_help(self) -> str:
         self.describe()
@@ -44,8 +66,9 @@ class Parser(argparse.ArgumentParser):
         """Fill in the texts, in the language of this command line."""
         does = about(self.command.name, tongue().code)
         self.description = does[0].upper() + does[1:]
-        example = "\n".join(f"  {line}" for line in self.command.verb.example.strip().splitlines())
-        self.epilog = f"{words('help.example')}\n{example}"
+        examples = self.command.verb.example.strip().splitlines()
+        title = words("help.examples" if len(examples) > 1 else "help.example")
+        self.epilog = "\n".join([title, *(f"  {line}" for line in examples)])
         own = self.command.name.replace(" ", "_").replace("-", "_")
         for group in self._action_groups[2:]:
             if group.title is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
+from itertools import islice
 from pathlib import Path
 
 from brimful.errors import BadInput, NotFound
 from brimful.language import Number, Plain, Quoted, Sentence, say
+from brimful.language.near import similar
 
 MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a few kilobytes
 
@@ -33,9 +35,19 @@ def read_bytes(path: Path, *, what: Sentence, most: int) -> bytes:
             raise BadInput(say("configs.file_too_large", path=name, what=what, **size_said))
         return raw
     except FileNotFoundError:
-        raise NotFound(say("configs.no_file", path=name, what=what)) from None
+        raise NotFound(say("configs.no_file", path=name, what=what), hint=_file_near(path)) from None
     except (OSError, ValueError) as error:
         raise BadInput(say("configs.unreadable", path=name, error=error)) from error
+
+
+def _file_near(path: Path) -> Sentence | None:
+    """The file that was likely meant, where the folder has one of nearly that name."""
+    try:
+        beside = [each.name for each in islice(path.parent.iterdir(), 1000) if each.is_file()]
+    except OSError:
+        return None
+    near = similar(path.name, sorted(beside))
+    return say("configs.hint_file_near", near=Quoted(str(path.with_name(near[0])))) if near else None
 
 
 def decode(raw: bytes, *, name: str) -> str:

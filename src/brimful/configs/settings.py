@@ -14,7 +14,7 @@ from typing import Any
 from brimful.configs.bounds import Check, fraction, shown, whole_between
 from brimful.configs.literals import Unreadable, Value, evaluate
 from brimful.configs.reading import OWN, Reading
-from brimful.configs.words import CHOICES, choose, word_not_known
+from brimful.configs.words import CHOICES, choose, refuse_slip, word_not_known
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, either, say
 from brimful.specs.estimate import Assumption
@@ -156,6 +156,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
             choice = choose(word, value)
             training |= choice.fields
             if not choice.known:
+                refuse_slip(word, value)
                 unsure += 1
                 warnings.append(word_not_known(word, value, choice))
         else:

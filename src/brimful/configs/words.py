@@ -1,14 +1,16 @@
 """The words people use for the choices of `Training`, in any file or flag.
 
 An unknown word is not an error: it gets a fallback that the answer names, and the answer's interval widens,
-because the truth may be elsewhere.
+because the truth may be elsewhere. A mistyped word is an error: see `refuse_slip`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, get_args
 
-from brimful.language import Quoted, Sentence, say
+from brimful.errors import BadInput
+from brimful.language import Quoted, Sentence, either, say
+from brimful.language.near import slips_of
 from brimful.specs.training import OPTIMIZERS, Attention, Checkpointing, Sharding
 
 Fields = dict[str, Any]  # of Training
@@ -98,12 +100,42 @@ class Choice(NamedTuple):
 
 def choose(asked: str, word: object) -> Choice:
     """The fields of Training that `word` means, or those of the fallback."""
-    said = "".join(c for c in str(word).lower()[:100] if c.isalnum())
-    own = {name.replace("-", ""): name for name in CHOICES[asked]}
+    said = _plain(word)
+    own = {_plain(name): name for name in CHOICES[asked]}
     name = own.get(said) or _ALSO[asked].get(said)
     known = name is not None
     name = name or _FALLBACK[asked]
     return Choice(name, CHOICES[asked][name], known)
+
+
+# Other numbers there name what exists and is not modelled: FlashAttention 4, an Adam in 4 bits.
+_NUMBERED = frozenset({"optimizer", "attention"})
+# One keystroke from a known word, and yet what they say: optimizers that are not modelled.
+_MEANT = frozenset({"nadam", "radam", "adamp", "adan", "sgdp", "sgdw"})
+
+
+def refuse_slip(asked: str, word: object) -> None:
+    """Raise for a word one keystroke from a known one: `--optimizer adamm` is a slip, `sophia` is not."""
+    said = _plain(word)
+    spoken = {**{_plain(name): name for name in CHOICES[asked]}, **_ALSO[asked]}
+    near = slips_of(said, spoken) if len(said) > 2 and said not in _MEANT else []
+    if asked in _NUMBERED:
+        near = [each for each in near if _digits(each) == _digits(said)]
+    if near:
+        names = either(list(dict.fromkeys(spoken[each] for each in near))[:3])
+        raise BadInput(
+            say("configs.word_slip", key=asked, word=Quoted(str(word)[:40])),
+            hint=say("configs.hint_word_slip", names=names, known=", ".join(CHOICES[asked])),
+            code="unknown_word",
+        )
+
+
+def _plain(word: object) -> str:
+    return "".join(c for c in str(word).lower()[:100] if c.isalnum())
+
+
+def _digits(word: str) -> str:
+    return "".join(c for c in word if c.isdigit())
 
 
 def word_not_known(key: str, said: object, choice: Choice) -> Sentence:

@@ -20,6 +20,7 @@ from brimful.units import GIB
 
 # Parts of the memory that no training loop can do without.
 _STATES = ("weights", "gradients", "optimizer_state")
+_PERCENT = 2  # an MFU above it was given in percent
 _BEST_MFU = 0.75  # few published training runs come near it; anything above is unusual, not impossible
 # Of the memory nvidia-smi shows, hidden from frameworks; if the name does not state the size.
 _HIDDEN_FRAC = 0.03
@@ -56,6 +57,9 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
     other = own != value and own <= 1 and nanogpt
     if value > 1:
         why = say("diagnose.mfu_impossible", mfu=Percent(value), peak=peak)
+        if _PERCENT < value <= 100:
+            share = say("diagnose.mfu_is_a_share", percent=Percent(value / 100), share=Number(value / 100, 2))
+            why = say("diagnose.both", one=why, other=share)
     elif value > _BEST_MFU:
         beside = _beside(value, speed.mfu)
         why = say("diagnose.mfu_rare", mfu=Percent(value), peak=peak, beside=beside)

@@ -162,7 +162,8 @@ class Guard:
             return
         next_try = replan(training, predicted.predict, predicted.room.gpu, self._command)
         if isinstance(next_try, NextTry) and not next_try.change:
-            return  # at risk, and no option of this script would lower it: start unchanged
+            self._tell(say("guard.unchanged"))  # at risk, and no option of this script would lower it
+            return
         if isinstance(next_try, NextTry) and not self._wishes.fix:
             self._tell(say("guard.fix_would_start", changes=change_text(next_try.change), why=next_try.why))
         elif isinstance(next_try, NextTry):

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from brimful.errors import BadInput
 from brimful.fleet.events import PolicyAdopted
 from brimful.language import Number, Quoted, Sentence, say
+from brimful.language.near import similar
 from brimful.scheduler.rules import Rules
 
 # Least attained service, all GPU types in turn.
@@ -80,9 +81,9 @@ def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
     """'brim?move=0&preempt=none' -> brim without these parts. `changed` overrides the text."""
     name, _, query = text.partition("?")
     if name not in POLICIES:
-        raise BadInput(
-            say("scheduler.policy_unknown", name=Quoted(name[:80]), names=", ".join(sorted(POLICIES)))
-        )
+        near, names = similar(name, POLICIES), ", ".join(sorted(POLICIES))
+        hint = say("scheduler.hint_policy", name=near[0], names=names) if near else None
+        raise BadInput(say("scheduler.policy_unknown", name=Quoted(name[:80]), names=names), hint=hint)
     options: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key in options:
@@ -123,9 +124,7 @@ def _value(text: str, option: str, value: str) -> Any:  # noqa: ANN401 - the opt
         if found not in choices if choices else not known.metadata["least"] <= found <= MOST:
             raise ValueError(value)
     except (KeyError, ValueError) as error:
-        from difflib import get_close_matches
-
-        near = get_close_matches(option[:80], OPTIONS, n=1)
+        near = similar(option, OPTIONS)
         if known is not None:
             hint = say("scheduler.hint_option_values", option=option, values=values_of(option))
         elif near:

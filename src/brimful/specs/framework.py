@@ -14,6 +14,7 @@ from typing import Any
 
 from brimful.errors import NotFound
 from brimful.language import Quoted, say
+from brimful.language.near import similar
 from brimful.specs.names import read_table
 
 
@@ -92,10 +93,11 @@ def find_framework(text: str) -> Framework:
     for each in all_frameworks():
         if wanted in {re.sub(r"[^a-z0-9]", "", name) for name in (each.name, *each.known_as)}:
             return of_release(each, release) if re.match(r"\s*\d", release) else each
-    names = ", ".join(each.name for each in all_frameworks())
-    raise NotFound(
-        say("specs.framework_unknown", text=Quoted(text[:40]), names=names), code="unknown_framework"
-    )
+    names = [each.name for each in all_frameworks()]
+    said = say("specs.framework_unknown", text=Quoted(text[:40]), names=", ".join(names))
+    near = similar(name, names)
+    hint = say("specs.hint_framework", name=near[0], names=", ".join(names)) if near else None
+    raise NotFound(said, hint=hint, code="unknown_framework")
 
 
 def framework_at(address: str) -> Framework:

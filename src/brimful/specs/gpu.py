@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from brimful.errors import NotFound
-from brimful.language import Number, say
+from brimful.language import Number, Quoted, either, say
 from brimful.specs.names import Catalog
 from brimful.units import GIB
 
@@ -19,6 +19,14 @@ from brimful.units import GIB
 _NOISE = frozenset({
     "nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct",
     "graphics", "gpu", "generation", "workstation", "edition", "hbm",
+})  # fmt: skip
+
+# Cards that exist and have no row, but are one keystroke from one that has: a fleet may well hold them.
+_UNLISTED = frozenset({
+    "h20", "h800", "p40", "p6", "m4", "m40", "k20", "k40", "a10m", "l2", "t10", "t40", "titan-x",
+    "rtx-2060", "rtx-2070", "rtx-3050", "rtx-3070-ti", "rtx-4050", "rtx-5050", "rtx-5000-ada", "rtx-4500-ada",
+    "rtx-a400", "rtx-a1000", "rtx-a2000", "rtx-a5500", "rtx-pro-2000", "b100", "b40",
+    "mi25", "mi50", "mi300a", "mi308x", "mi350x", "mi455x",
 })  # fmt: skip
 
 
@@ -87,6 +95,28 @@ def _without_its_size(text: str, unknown: NotFound) -> Gpu:
             code="unknown_gpu",
         )
     return card
+
+
+def refuse_slip(text: str, *, naming: bool) -> None:
+    """Raise for a name that is surely a slip: no card has it, and one keystroke away is a card we know.
+
+    For where any name is allowed, since fleets hold cards that the catalog does not know. `naming`: who gave
+    the name may choose another one.
+    """
+    try:
+        find_gpu(text)
+        return
+    except NotFound as unknown:
+        near = _CATALOG.slips(text) if unknown.code == "unknown_gpu" else []
+    own = {" ".join(_words(name)) for name in _UNLISTED}
+    if not near or " ".join(_words(text)) in own:
+        return
+    names, name = either(near[:3]), text[:40]
+    hint = say("specs.hint_did_you_mean", names=names, rest=say("specs.hint_list_gpus"))
+    if naming:
+        hint = say("specs.hint_gpu_slip", names=names, name="-".join(name.lower().split()))
+    problem = say("specs.name_unknown", kind=say("specs.kind_gpu"), name=Quoted(name))
+    raise NotFound(problem, hint=hint, code="unknown_gpu")
 
 
 @cache

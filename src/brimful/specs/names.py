@@ -14,6 +14,7 @@ from typing import Any
 
 from brimful.errors import NotFound
 from brimful.language import Quoted, Sentence, either, say
+from brimful.language.near import slips_of
 
 _TOO_MANY = 8  # with more choices, an ambiguous name's list stops helping
 
@@ -77,6 +78,11 @@ class Catalog:
         short = text if len(text) <= 60 else text[:57] + "..."
         problem = say("specs.name_unknown", kind=self._kind, name=Quoted(short))
         raise self._unknown(problem, self._near(text))
+
+    def slips(self, text: str) -> list[str]:
+        """The entries whose name, title or alias is one keystroke from `text`."""
+        spoken = {key: name for name, keys in self._index.items() for key in keys}
+        return list(dict.fromkeys(spoken[key] for key in slips_of(self._key(text), spoken)))
 
     def names(self) -> list[str]:
         """Every entry, in the order of the file."""

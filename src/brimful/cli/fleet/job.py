@@ -338,7 +338,7 @@ def _bid_text(job: JobAnswer) -> str:
 def _add_notify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("verb", nargs="?", choices=("list", "add", "remove"), default="list")
     parser.add_argument("target", nargs="?", metavar="TARGET")
-    parser.add_argument("--on", action="append", default=[], choices=KINDS)
+    parser.add_argument("--on", action="append", default=[], choices=KINDS, metavar="EVENT")
     parser.add_argument("--team", action="store_true")
 
 

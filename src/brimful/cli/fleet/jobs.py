@@ -26,7 +26,7 @@ FIRST = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=integer, default=50, metavar="N")
-    parser.add_argument("--phase", action="append", default=[], choices=get_args(Phase))
+    parser.add_argument("--phase", action="append", default=[], choices=get_args(Phase), metavar="PHASE")
     parser.add_argument("--tenant")
     parser.add_argument("--array", metavar="JOB")
 

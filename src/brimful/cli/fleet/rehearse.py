@@ -50,6 +50,9 @@ def _rehearsed(client: Client, *, days: int, policies: list[str]) -> PolicyAnswe
 
 
 def _adopt(client: Client, policy: str, *, yes: bool, dry_run: bool) -> Answer:
+    from brimful.scheduler.policies import read_policy
+
+    read_policy(policy)  # a name that no policy has is not worth a question
     before = client.policy()
     rows = before["rehearsed"]["candidates"] if before["rehearsed"] else []
     row = next((each for each in rows if each["policy"] == policy), None)
@@ -79,6 +82,7 @@ def _text(found: PolicyAnswer) -> str:
     names = ("policy", "mean_jct", "p99_jct", "mean_delay", "in_time", "fill", "less", "at_least")
     rows = [_cells(each, rehearsed["deadlines"]) for each in rehearsed["candidates"]]
     lines += [table(columns(*names), rows, right=range(1, 8)), ""]
+    lines += [*wrapped("", words("fleet.rehearsed_legend")), ""]
     if found["proposal"] is None:
         lines += wrapped("", words("fleet.rehearsed_stay", policy=found["policy"]))
     else:

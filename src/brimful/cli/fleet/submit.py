@@ -14,11 +14,11 @@ from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
-from brimful.cli.render import clock, wrapped
+from brimful.cli.render import clock, paragraph, wrapped
 from brimful.client.answers import JobAnswer
 from brimful.client.client import Client, check_key
 from brimful.client.shown import command_line
-from brimful.errors import BadInput
+from brimful.errors import BadInput, NotFound
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.elastic.written import range_from, scaling_from
 from brimful.fleet.job import PRIORITIES
@@ -36,6 +36,7 @@ from brimful.language import (
     verbatim,
     words,
 )
+from brimful.language.near import slips_of
 from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -98,6 +99,7 @@ def run(args: argparse.Namespace) -> Answer:
         raise BadInput(say("fleet.follow_array", array=body["array"], tasks=tasks))
     needs_fleet = config and not body.get("gpu_types")
     client = Client() if needs_fleet or not args.dry_run else None
+    _refuse_slips(client, body)
     if config:
         types = body.get("gpu_types") or sorted({n["gpu"] for n in client.fleet()["nodes"]} if client else ())
         notes += _attach_estimates(body, config, types, steps, headless=args.headless)
@@ -129,6 +131,19 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
 
 
+def _refuse_slips(client: Client | None, body: dict[str, Any]) -> None:
+    """A GPU type that is surely mistyped would wait for ever; a fleet's own names are never mistyped."""
+    from brimful.specs.gpu import all_gpus, refuse_slip
+
+    asked = set(body.get("gpu_types") or ()) - {gpu.name for gpu in all_gpus()}
+    held = {node["gpu"] for node in client.fleet()["nodes"]} if asked and client else set()
+    for name in sorted(asked - held):
+        if near := slips_of(name, held):
+            hint = say("fleet.hint_fleet_has", near=either(near), held=", ".join(sorted(held)))
+            raise NotFound(say("fleet.gpu_unknown", name=Quoted(name)), hint=hint, code="unknown_gpu")
+        refuse_slip(name, naming=False)
+
+
 def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
     """Send the folder, so that the job runs its current contents; without a client only describe it."""
     from brimful.client.pack import packed
@@ -145,7 +160,8 @@ def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
 
 
 def _said(notes: list[Sentence]) -> str:
-    return "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
+    lines = [paragraph(words("fleet.note", note=printable(told(note))), "  ", "    ") for note in notes]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _doing(job: JobAnswer) -> Sentence:

@@ -10,7 +10,7 @@ from typing import Any
 from brimful.cli.commands import Answer, integer
 from brimful.cli.fleet.jobs import CELLS, label
 from brimful.cli.fleet.jobs import columns as titles
-from brimful.cli.render import bar, live, paint, table
+from brimful.cli.render import bar, cut, live, paint, table
 from brimful.client.answers import JobAnswer, MeasuredAnswer, NodeAnswer
 from brimful.client.client import Client
 from brimful.errors import WorldFailed
@@ -20,6 +20,7 @@ from brimful.language.printable import all_printable
 EXAMPLE = """brimful top
 brimful top --once"""
 
+ROOM = 24  # columns that what or why needs to say something
 GOING = ["running", "starting", "stopping", "waiting", "held", "pending"]
 
 
@@ -112,9 +113,23 @@ def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
         for job in jobs[:most]
     ]
     header = titles(*CELLS, "MFU", "cost", "node", "what_or_why")
-    text = table(header, rows, right=(2, 3, 4, 5, 6))
-    title, *lines = (line[:columns] for line in text.splitlines())
+    shown = _columns_with_room([header, *rows], columns)
+    header, rows = [header[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    text = table(header, rows, right=[at for at, i in enumerate(shown) if 2 <= i <= 6])
+    title, *lines = (cut(line, columns) for line in text.splitlines())
     return [paint(title, "dim"), *lines, *_more("job", len(jobs) - most)]
+
+
+def _columns_with_room(cells: list[list[str]], columns: int) -> list[int]:
+    """Which columns to show: on a narrow screen the node and the MFU give way to what or why."""
+    last = len(cells[0]) - 1
+    shown = list(range(last + 1))
+    for spare in (last - 1, last - 3):
+        taken = sum(2 + max(len(row[i]) for row in cells) for i in shown[:-1])
+        if columns - taken >= ROOM:
+            break
+        shown.remove(spare)
+    return shown
 
 
 def _mfu(found: MeasuredAnswer | None) -> str:

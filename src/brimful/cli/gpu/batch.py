@@ -15,8 +15,8 @@ from brimful.language import Number, Seconds, Usd, say, words
 from brimful.units import MICROUSD
 
 EXAMPLE = """\
-brimful batch prompts.jsonl --model tiny --out answers.jsonl --workers 4
-brimful batch prompts.jsonl --model Qwen/Qwen3-0.6B --out answers.jsonl --usd-per-hour 0.35"""
+brimful runs batch prompts.jsonl --model tiny --out answers.jsonl --workers 4
+brimful runs batch prompts.jsonl --model Qwen/Qwen3-0.6B --out answers.jsonl --usd-per-hour 0.35"""
 TRIES = 20  # how often a dead worker is restarted before someone should look
 
 

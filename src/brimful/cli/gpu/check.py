@@ -24,9 +24,9 @@ from brimful.tracing.check import Measured, ShortRun, card_here, measure, short_
 from brimful.tracing.program import need_torch
 
 EXAMPLE = """\
-brimful check
-brimful check --to my_runs.csv
-brimful check --gpu rtx-4070 --json"""
+brimful runs check
+brimful runs check --to my_runs.csv
+brimful runs check --gpu rtx-4070 --json"""
 
 COUNTED = ("allocated", "reserved", "step", "mfu")
 

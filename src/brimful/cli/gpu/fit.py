@@ -21,7 +21,7 @@ from brimful.diagnose.sanity import Check, check_mfu, check_peak, check_rate
 from brimful.errors import BadInput, Refused
 from brimful.fit.count import parameters
 from brimful.fit.fit import fit_reading, predictor
-from brimful.language import Plain, say, told, tongue, words
+from brimful.language import Plain, Size, say, told, tongue, words
 from brimful.specs.estimate import Estimate, Fix
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -104,6 +104,10 @@ def run(args: argparse.Namespace) -> Answer:
         args.compare = [what for what in args.compare if what != args.config]
     asked = None if args.gpu else own_card(args)
     gpu = find_gpu(args.gpu) if asked is None else asked[0]
+    if (other_bytes(args) or 0) >= gpu.memory_bytes:
+        memory = Size(gpu.memory_bytes)
+        other = Plain(args.other_mib)
+        raise BadInput(say("gpu.other_above_card", other_mib=other, memory=memory, gpu=gpu.title))
     reading = _read(args, _words(args))
     if asked is not None:
         reading = replace(reading, warnings=(*reading.warnings, asked[1]))

@@ -44,8 +44,10 @@ def wanted(args: argparse.Namespace) -> bool:
     if not every and args.prices is not None and not args.inference:
         raise BadInput(say("gpu.prices_need_all"))
     others = ("compare", "ladder", "patch", "write", "dry_run", "fix")
-    if (every or args.inference) and any(getattr(args, name) for name in others):
-        raise BadInput(say("gpu.all_goes_alone"))
+    given = ["--" + name.replace("_", "-") for name in others if getattr(args, name)]
+    if (every or args.inference) and given:
+        mode = "--inference" if args.inference else "--gpu all"
+        raise BadInput(say("gpu.all_goes_alone", mode=mode, given=", ".join(given)))
     return every or bool(args.inference)
 
 
@@ -150,10 +152,12 @@ def _ranking(
     unpriced = [_name(one) for one in ranked if one.estimate.fits and one.usd_per_million is None]
     if unpriced:
         blocks.append(paragraph(words("gpu.fits_unpriced", cards=", ".join(unpriced))))
-    short = [f"{one.gpu.name}  {told(one.why)}" for one in ranked if not one.estimate.fits]
-    if short:
-        lines = [words("gpu.fits_no_batch")]
-        blocks.append("\n".join([*lines, *(paragraph(line, "  ", "    ") for line in short)]))
+    if short := [one for one in ranked if not one.estimate.fits]:
+        missing = [told(Size(one.estimate.short_bytes)) for one in short]
+        wide, high = max(len(one.gpu.name) for one in short), max(map(len, missing))
+        rows_of = zip(short, missing, strict=True)
+        lines = [f"  {one.gpu.name:<{wide}}  {size:>{high}}" for one, size in rows_of]
+        blocks.append("\n".join([paragraph(words("gpu.fits_no_batch")), *lines]))
     said = say("gpu.prices", source=prices.source)
     if prices.as_of:
         said = say("gpu.prices_of", date=prices.as_of)
@@ -198,6 +202,8 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
         _serve_head(answer, reading, gpu),
         _serve_items(answer),
         _serve_speed(answer, serving, dollars, prices),
+        *([] if answer.fits else [paragraph(say("gpu.hint_serve_smaller"))]),
+        *(paragraph(note, "", "  ") for note in assumed_notes(answer.others)),
     ]
     return Answer(data, "\n\n".join(blocks), YES if answer.fits else NO)
 
@@ -212,19 +218,19 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu) -> str:
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     what = words("gpu.on", model=reading.model.name, gpu=gpu.title)
     title = f"{paint(word, style)}  {what}"
-    said = (needs, largest, *assumed_notes(answer.others))
-    return "\n".join([title, *(paragraph(one, "  ") for one in said)])
+    return "\n".join([title, *(paragraph(one, "  ") for one in (needs, largest))])
 
 
 def _serve_items(answer: InferenceEstimate) -> str:
     total = answer.device_bytes.likely
     names = [told(item.name) for item in answer.items]
     width = max(map(len, names))
+    high = max(10, *(len(told(Size(item.bytes))) for item in answer.items))
     lines = [paint(words("gpu.memory"), "bold")]
     for name, item in zip(names, answer.items, strict=True):
         share = told(Percent(item.bytes / total))
         size = told(Size(item.bytes))
-        lines.append(f"  {name:<{width}}  {size:>10} {share:>5}  {bar(item.bytes / total, 20)}".rstrip())
+        lines.append(f"  {name:<{width}}  {size:>{high}} {share:>5}  {bar(item.bytes / total, 20)}".rstrip())
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from brimful.language.spoken import told, tongue, words
 from brimful.specs.estimate import Estimate, Fix, Interval
 from brimful.specs.gpu import Gpu
 from brimful.specs.presets import Preset
+from brimful.specs.training import Training
 
 if TYPE_CHECKING:
     from brimful.fit.advice.ladder import Rung
@@ -49,7 +50,7 @@ def show(
     ]
     blocks = [
         _verdict(answer, gpu, reading),
-        *([_ladder(rungs)] if rungs else details),
+        *([_ladder(rungs, reading.training)] if rungs else details),
         _small_print(answer, reading),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -105,8 +106,8 @@ def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, .
     )
 
 
-def _ladder(rungs: Sequence[Rung]) -> str:
-    """The rungs from the safest up, each with what it adds."""
+def _ladder(rungs: Sequence[Rung], wanted: Training) -> str:
+    """The rungs from the safest up to what is wanted, each with what it adds."""
 
     lines = _headed(say("gpu.ladder"), say("gpu.ladder_head"), ": ")
     if rungs[0].estimate.verdict != "fits":
@@ -127,6 +128,8 @@ def _ladder(rungs: Sequence[Rung]) -> str:
         )
         lines.append(_filled(f"{change}{where}", f"  {number}. ", "     "))
         lines.append(_filled(line, "     "))
+    if rungs[-1].training != wanted and rungs[-1].estimate.verdict == "fits":
+        lines.append(_filled(say("gpu.ladder_ends"), "  "))
     return "\n".join(lines)
 
 
@@ -138,7 +141,8 @@ def checks_text(checks: Sequence[Check]) -> str:
             word = paint(words("gpu.unusual"), "yellow")
         if not check.possible:
             word = paint(words("gpu.impossible").upper(), "red")
-        lines.append(_filled(f"{word}  {check.name}: {told(check.why)}", "", "  "))
+        name = "MFU" if check.name == "mfu" else check.name
+        lines.append(_filled(f"{word}  {name}: {told(check.why)}", "", "  "))
     return "\n".join(lines)
 
 
@@ -286,6 +290,8 @@ def _changes(answer: Estimate, reading: Reading) -> str:
         lines += [line for i, fix in enumerate(ways, start=1) for line in _fix(i, fix, saves=saves)]
     if answer.fixes:
         more = [say("gpu.hint_ladder"), *([say("gpu.hint_patch")] if reading.file else [])]
+        if not any(fix.fits for fix in answer.fixes):
+            more = [say("gpu.hint_all_cards")]
         lines.append(_filled(Several(tuple(more), between="; "), "  "))
     if answer.largest_batch is None:
         largest = say("gpu.not_even_batch_1")

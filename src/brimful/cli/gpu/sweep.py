@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> Answer:
                 return grid(args, values, lengths)
             overrides.append(f"seq_len={lengths[0]}")
     reading, gpu = read(args.config, model=args.model, overrides=overrides), find_gpu(args.gpu)
+    if swept == "seq_len" and args.model is not None:  # a config's own position table grows with its length
+        read(None, model=args.model, overrides=[*overrides, f"seq_len={max(values)}"])
     done = sweep(reading, gpu, swept, values, other_bytes(args), correction=own_correction())
     title = f"{reading.model.name}, {gpu.title}"
     if args.plot is not None:
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> Answer:
     }
     below = map(paragraph, (*says, *assumed_notes(others)))
     text = "\n".join([paint(title, "bold"), "", _chart(done), "", *below])
+    if args.plot is not None:
+        text += "\n" + words("gpu.plot_wrote", file=args.plot)
     return Answer(data, text)
 
 

@@ -19,6 +19,7 @@ from brimful.language import (
     Several,
     Size,
     count,
+    figures,
     say,
     told,
     tongue,
@@ -292,7 +293,7 @@ def _speed(data: dict[str, Any]) -> str:
         "gpu.trace_peak",
         peak=Number(speed["peak_tflops"]),
         format=speed["peak_format"],
-        work=Number(speed["flops"] / 1e12, 2),
+        work=figures(speed["flops"] / 1e12),
         bound=say(f"fit.bound_{speed['bound_by']}"),
     )
     title = words("gpu.speed")

@@ -8,9 +8,9 @@ from typing import Any
 
 from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.options import FILE
-from brimful.cli.render import bar, paint, table
+from brimful.cli.render import bar, paint, paragraph, table
 from brimful.errors import BadInput
-from brimful.language import Number, Percent, Several, Size, Usd, count, figures, say, told, words
+from brimful.language import Percent, Several, Size, Usd, count, figures, say, told, words
 from brimful.language.failures import os_errors_as
 from brimful.market import auction
 from brimful.market.auction import Cleared
@@ -63,7 +63,8 @@ def deadline(args: argparse.Namespace) -> Answer:
     )
     hours = capacity.ticks * capacity.tick_s / 3600
     if hours < args.deadline_hours:
-        raise BadInput(say("money.record_too_short", hours=Number(hours, 1)))
+        short = {"hours": figures(hours, 6), "deadline": figures(args.deadline_hours, 6)}
+        raise BadInput(say("money.capacity_too_short", **short))
     task = Task(
         work_s=args.task_hours * 3600,
         deadline_s=args.deadline_hours * 3600,
@@ -105,7 +106,7 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
         zones=", ".join(data["zones"]),
     )
     header = [*(words(f"money.col_{name}") for name in ("policy", "mean_cost", "missed")), ""]
-    return "\n\n".join([head, table(header, rows, right=(1, 2)), told(saved)])
+    return "\n\n".join([paragraph(head), table(header, rows, right=(1, 2)), paragraph(saved)])
 
 
 def clear(args: argparse.Namespace) -> Answer:
@@ -157,7 +158,8 @@ def _shown(book: Book, cleared: Cleared) -> str:
         lines += ["", table(header, rows, right=(1, 2))]
         lines += [words("money.more_in_json", n=more)] if more > 0 else []
         blocked = next((loss for loss in cleared.losses if loss.displaced_by), None)
-        lines += ["", told(Several((blocked.bid.bid, blocked.detail), between=": "))] if blocked else []
+        if blocked:
+            lines += ["", paragraph(Several((blocked.bid.bid, blocked.detail), between=": "))]
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from brimful.cli.commands import Answer
 from brimful.cli.options import LOG
-from brimful.cli.render import EIGHTHS, bar, clock, columns_of, page_columns, paint, table
+from brimful.cli.render import EIGHTHS, bar, clock, columns_of, page_columns, paint, paragraph, table
 from brimful.client.answers import (
     DepthAnswer,
     PoolPriceAnswer,
@@ -131,7 +131,7 @@ def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool)
 def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
     """The price of each coming hour, as a sparkline with the hours at which it changes."""
     if not quotes:
-        return f"\n\n  {words('money.no_tariff')}"
+        return "\n\n" + paragraph(words("money.no_tariff"), "  ")
     prices = [each["microusd_per_gpu_hour"] for each in quotes]
     top = max(prices) or 1
     turns = [

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.options import arg
-from brimful.cli.render import clock, day, table
+from brimful.cli.render import clock, cut, day, table
 from brimful.client.answers import DeedAnswer, NewTokenAnswer, TokenAnswer, UserAnswer
 from brimful.client.client import Client
 from brimful.client.settings import LOOPBACK
@@ -99,8 +99,14 @@ def _tokens_table(tokens: list[TokenAnswer]) -> str:
     return table([words(f"operate.col_{name}") for name in (*shown, "made", "good")], rows)
 
 
+TARGET = 40  # columns of what was acted on: a hash of 64 is known by its beginning
+
+
 def _audit(deeds: list[DeedAnswer]) -> str:
-    rows = [[clock(d["at_s"]), d["name"], d["tenant"], d["verb"], d["target"], d["outcome"]] for d in deeds]
+    rows = [
+        [clock(d["at_s"]), d["name"], d["tenant"], d["verb"], cut(d["target"], TARGET), d["outcome"]]
+        for d in deeds
+    ]
     head = [words(f"operate.col_{name}") for name in ("when", "who", "tenant", "what", "of", "outcome")]
     return table(head, rows) if rows else words("operate.no_deeds")
 

@@ -30,6 +30,7 @@ from brimful.language import (
     words,
 )
 from brimful.language.failures import needs_package, os_errors_as
+from brimful.language.near import similar
 from brimful.market.pools import decided_by_bids, market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
@@ -204,9 +205,10 @@ def _faults(text: str | None) -> Faults | None:
         try:
             given[name] = known[name](value)
         except (KeyError, ValueError) as error:
-            raise BadInput(
-                say("sim.faults_unreadable", fault=Quoted(part.strip()), known=", ".join(known))
-            ) from error
+            near = [] if name in known else similar(name, known)
+            hint = say("sim.hint_fault", name=near[0], known=", ".join(known)) if near else None
+            said = say("sim.faults_unreadable", fault=Quoted(part.strip()), known=", ".join(known))
+            raise BadInput(said, hint=hint) from error
         # Seconds, times a day, or a share.
         low = 0.01 if name == "slow_rate" else 0
         high = MAX_FAULT_S if name.endswith("_s") else MAX_PER_DAY if name.endswith("_per_day") else 1
@@ -531,4 +533,4 @@ def _or_none(show: Callable[[float], str]) -> Shown:
 _time: Shown = _or_none(lambda hours: told(Seconds(hours * HOUR_S)))
 _usd: Shown = _or_none(lambda dollars: f"${dollars:,.2f}")
 _times: Shown = _or_none(lambda value: f"{told(Number(value, 2))}x")
-_share: Shown = _or_none(lambda value: f"{told(Number(100 * value, 1))}%")
+_share: Shown = _or_none(lambda value: told(Percent(value, 1)))

@@ -200,7 +200,7 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
         each = (last.device_bytes - first.device_bytes) / (last.value - first.value)
         said.append(
             say(
-                "fit.each_costs",
+                "fit.each_costs" if sweep.swept == "batch_size" else "fit.each_costs.seq_len",
                 each=Size(each),
                 fixed=Size(max(0, first.device_bytes - each * first.value)),
             )

@@ -33,7 +33,9 @@ class Reserving:
         ]
         if not wanted:
             known = ", ".join(f"{pool.gpu} at {pool.site}" for pool in pools)
-            raise NotFound(say("market.reserve_no_pool", gpu=Quoted(gpu[:60]), site=site or "*", known=known))
+            named = {"gpu": Quoted(gpu[:60]), "known": known}
+            anywhere = say("market.reserve_no_pool_anywhere", **named)
+            raise NotFound(say("market.reserve_no_pool", site=site, **named) if site else anywhere)
         if len(wanted) > 1:
             which = ", ".join(f"{pool.site} ({pool.tier})" for pool in wanted)
             raise BadInput(say("market.reserve_which_pool", gpu=gpu, pools=which))
