@@ -70,9 +70,7 @@ def test_tired_at_two_in_the_morning_my_job_died(walk: Walk, browser: Browser) -
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="llama-8b second try")).to_be_visible()
     walk.demo.tick(1)
-    expect(
-        page.get_by_text("it wants are free").or_(page.get_by_text("GPUs on one node")).first
-    ).to_be_visible()
+    expect(page.get_by_text("it wants").or_(page.get_by_text("GPUs on one node")).first).to_be_visible()
 
     page.go_back()
     go(page, "Jobs")

@@ -22,7 +22,7 @@ from starlette.requests import cookie_parser
 
 from brimful import __version__
 from brimful.errors import BrimfulError, NotFound
-from brimful.language import Quoted, told, tongue, words
+from brimful.language import Quoted, Several, told, tongue, words
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.seen import job_for
@@ -233,6 +233,11 @@ def add_page(
             problem = told(error.said)
             return pages.answer(request, "missing.html", status_of(error), who=who, problem=problem)
         return pages.answer(request, "page.html", who=who, body=body, **found)
+
+
+def problem_of(error: BrimfulError) -> str:
+    """What a page says of what was refused: the problem, and the way out where there is one."""
+    return told(error.said if error.way_out is None else Several((error.said, error.way_out), "; "))
 
 
 def chosen_language(headers: Headers) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from brimful.fleet.job import PRIORITIES
 from brimful.language import Number, Percent, Seconds, Size, Usd, language, say, told, tongue, words
 from brimful.language.printable import printable
+from brimful.units import MICROUSD
 
 LANGUAGE_NAMES = {"en": "English", "fr": "Français", "es": "Español", "de": "Deutsch"}
 
@@ -58,6 +59,7 @@ def make_templates(code: str) -> Environment:
     templates.filters.update(
         as_typed=lambda text: Markup("%s") % text,  # back into the box it came from, lines and all
         usd=lambda microusd: told(Usd(microusd)),
+        typed_usd=lambda microusd: f"{microusd / MICROUSD:.6f}".rstrip("0").rstrip("."),  # into a field
         duration=lambda seconds: told(Seconds(seconds)),
         size=lambda n: told(Size(n)),
         percent=lambda frac: told(Percent(frac)),
@@ -68,6 +70,7 @@ def make_templates(code: str) -> Environment:
         transfer=lambda code: words(f"console.transfer_{code}"),
         period=lambda code: words(f"console.period_{code}"),
         window_state=lambda code: words(f"console.state_{code}"),
+        within=lambda code: words(f"console.within_{code}"),
         role=lambda code: words(f"console.role_{code}"),
         iso=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
         utc=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC",

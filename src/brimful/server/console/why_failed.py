@@ -16,6 +16,7 @@ log = logging.getLogger("brimful")
 
 END_BYTES = 1 << 15
 MOST_KEPT = 200
+LINES, LINE_CHARS = 3, 300  # of a log that nobody has an explanation for
 
 
 class WhyFailed:
@@ -26,7 +27,7 @@ class WhyFailed:
         self._known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def __call__(self, state: JobState) -> dict[str, Any] | None:
-        """None where it has not failed, or nobody knows."""
+        """None where it has not failed, or has printed nothing; where nobody knows, the end of its log."""
         if state.phase != "failed" or not state.leases:
             return None
         key = (state.leases[-1].lease, tongue().code)
@@ -49,4 +50,7 @@ class WhyFailed:
             log.info("no explanation for %s: %s", state.job.job, error.problem)
             return None
         answer: dict[str, Any] | None = ((found and found["explanation"]) or {}).get("answer")
-        return answer
+        if answer is not None:
+            return {**answer, "log_end": ""}
+        lines = [line[:LINE_CHARS] for line in end.splitlines() if line.strip()]
+        return {"says": [], "change": [], "log_end": "\n".join(lines[-LINES:])} if lines else None
