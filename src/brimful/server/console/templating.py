@@ -11,7 +11,7 @@ from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Number, Percent, Seconds, Size, Usd, language, say, told, tongue, words
+from brimful.language import Number, Percent, Seconds, Size, Usd, count, language, say, told, tongue, words
 from brimful.language.printable import printable
 from brimful.units import MICROUSD
 
@@ -68,6 +68,7 @@ def make_templates(code: str) -> Environment:
         phase=lambda code: words(f"fleet.phase_{code}"),
         priority=lambda code: words(f"console.priority_{code}") if code in PRIORITIES else code,
         transfer=lambda code: words(f"console.transfer_{code}"),
+        gpus=lambda n: told(count("gpu", n)),
         period=lambda code: words(f"console.period_{code}"),
         window_state=lambda code: words(f"console.state_{code}"),
         within=lambda code: words(f"console.within_{code}"),

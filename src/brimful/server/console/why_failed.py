@@ -51,6 +51,6 @@ class WhyFailed:
             return None
         answer: dict[str, Any] | None = ((found and found["explanation"]) or {}).get("answer")
         if answer is not None:
-            return {**answer, "log_end": ""}
+            return {**answer, "log_end": []}
         lines = [line[:LINE_CHARS] for line in end.splitlines() if line.strip()]
-        return {"says": [], "change": [], "log_end": "\n".join(lines[-LINES:])} if lines else None
+        return {"says": [], "change": [], "log_end": lines[-LINES:]} if lines else None
