@@ -54,7 +54,7 @@ def test_every_number_of_a_page_is_the_apis(desk: Desk) -> None:  # noqa: F811
     (pool,) = data(desk, "/v1/forecast")["pools"]
     assert [hour["held"] for hour in pool["past"]] == [2, 1]
     mean = sum(hour["held"] for hour in pool["past"]) / len(pool["past"]) / pool["gpus"]
-    assert f"{language('en').text(Percent(mean))} held on average over 2 hours" in home
+    assert f"{language('en').text(Percent(mean))} of GPUs held on average over 2 hours" in home
 
     page = words(desk.html("/fleet"))
     (site,) = fleet["sites"]

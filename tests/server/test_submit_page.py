@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,14 @@ def test_a_rehearsal_of_the_queue_says_when_it_would_start_where_no_limit_does(d
     desk.submit(name="first", gpus=2, max_run_s=7000)
     behind = asked(desk, text=OWN.replace("1.5", "1.6"))["forecast"]
     assert behind["likely_s"] > soon["likely_s"], "another goes first"
+    waits = desk.client.get("/v1/jobs/job-5/start").json()["data"]
+    assert waits["forecast"]["likely_s"] >= began_s + 1000, "one that waits is watched where it stands"
+    assert waits["forecast"]["likely_s"] < behind["likely_s"]
+    page = desk.html("/jobs/job-5")
+    at = f"{datetime.fromtimestamp(waits['forecast']['likely_s'], UTC):%Y-%m-%dT%H:%M:%SZ}"
+    assert f'Likely to start at about <time datetime="{at}">' in page
+    runs = desk.client.get("/v1/jobs/job-4/start").json()["data"]
+    assert runs == {"forecast": None, "forecasting": False}
     wide = asked(desk, text=OWN.replace("gpus: 2", "gpus: 3"))
     assert (wide["forecast"], wide["forecasting"]) == (None, False), "it never starts, and its pools say why"
 

@@ -53,6 +53,12 @@ def test_tries_differ_as_lengths_do_and_each_waiting_job_comes_first() -> None:
     assert behind == [NOW_S + 900 + 2 * 1000] * TRIES
 
 
+def test_a_job_that_waits_is_watched_where_it_stands() -> None:
+    reader = a_reader(lengths_s=(1000,), waiting=3)
+    second = starts_of(reader, Job(job="job-4", gpus=2), Rules(), now_s=NOW_S)
+    assert [each.at_s for each in second] == [NOW_S + 900 + 1000] * TRIES
+
+
 def test_what_never_starts_says_how_far_it_was_rehearsed() -> None:
     reader = a_reader(lengths_s=(1000,))
     never = starts_of(reader, Job(job="", gpus=3), Rules(), now_s=NOW_S)

@@ -39,6 +39,14 @@ class ForecastAnswer(TypedDict):
     tries: Annotated[int, "with different run times of the running and waiting jobs"]
 
 
+class StartAnswer(TypedDict):
+    forecast: Annotated[
+        ForecastAnswer | None,
+        "when it starts, by a rehearsal of today's queue; null: none yet, or it does not wait for GPUs",
+    ]
+    forecasting: Annotated[bool, "a rehearsal is under way: ask again in a second"]
+
+
 class CheckProblem(TypedDict):
     problem: str
     hint: str

@@ -100,7 +100,8 @@ def make_app(
     add_fit_page(ways, access, pages, fitter, open_to_all=open_fit)
     app.include_router(ways, include_in_schema=False)
     app.include_router(
-        make_console(pages, reader, access, verbs, fitter, secure=secure), include_in_schema=False
+        make_console(pages, reader, access, verbs, fitter, forecaster=service.forecaster, secure=secure),
+        include_in_schema=False,
     )
     add_error_handlers(app)
     return Middleware(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))

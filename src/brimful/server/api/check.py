@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from brimful.client.checks import CheckAnswer, CheckPoolAnswer
+from brimful.client.checks import CheckAnswer, CheckPoolAnswer, StartAnswer
 from brimful.errors import BrimfulError
 from brimful.fleet.job import PRIORITIES, Job
 from brimful.fleet.memory import too_small, usable_bytes
@@ -19,8 +19,9 @@ from brimful.language import Sentence, say, told
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import COMMON, ok
 from brimful.server.api.gate import Gate
+from brimful.server.api.jobs import JobName
 from brimful.server.api.requests import CheckRequest, Submission, bad_shape
-from brimful.server.api.seen import check_named
+from brimful.server.api.seen import check_named, job_for
 from brimful.server.auth import Principal, forbidden
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
@@ -189,6 +190,22 @@ def _starts_s(reader: Reader, job: Job, pool: Pool) -> int | None:
     return None
 
 
+def start_view(reader: Reader, forecaster: Forecaster, state: JobState) -> StartAnswer:
+    """When a job that waits for GPUs is likely to start; nothing where the fleet could never hold it."""
+    job = state.job
+    with reader.locked():
+        capacity = reader.fleet.capacity
+        could = state.phase == "waiting" and any(
+            capacity.could_hold(job, pool)
+            for pool in capacity.pools
+            if job.may_be_in(site=pool.site, tier=pool.tier) and job.rate(pool.gpu) > 0
+        )
+    if not could:
+        return {"forecast": None, "forecasting": False}
+    forecast, forecasting = forecaster.so_far(job)
+    return {"forecast": forecast, "forecasting": forecasting}
+
+
 def add_check_route(
     router: APIRouter, reader: Reader, fitter: Fitter, forecaster: Forecaster, gate: Gate
 ) -> None:
@@ -198,3 +215,8 @@ def add_check_route(
     def check(asked: CheckRequest, who: Principal = viewer) -> Response:
         """What would happen to a job: where it fits, when it could start, what it would cost."""
         return ok(check_view(reader, who, fitter, forecaster, asked))
+
+    @router.get("/jobs/{name}/start", response_model=envelope(StartAnswer), responses=COMMON)
+    def start(name: JobName, who: Principal = viewer) -> Response:
+        """When a job that waits is likely to start."""
+        return ok(start_view(reader, forecaster, job_for(reader, who, name)))

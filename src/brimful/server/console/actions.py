@@ -21,7 +21,7 @@ from brimful.server.api.seen import job_for
 from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Access, Principal
 from brimful.server.console.page_data import actions_of, job_page
-from brimful.server.console.pages import Pages, signed_form
+from brimful.server.console.pages import Pages, problem_of, signed_form
 from brimful.server.service.reader import Reader
 from brimful.units import integer_from_text, microusd_from_usd
 
@@ -50,7 +50,7 @@ def add_actions(router: APIRouter, access: Access, pages: Pages, reader: Reader,
             return pages.answer(request, "missing.html", 404, who=who, problem=told(error.said))
         except BrimfulError as error:
             found = await run_in_threadpool(shown, who, name)
-            problem = told(error.said)
+            problem = problem_of(error)
             return pages.answer(request, "job.html", status_of(error), who=who, problem=problem, **found)
         return RedirectResponse(f"/jobs/{quote(there, safe='')}", status_code=303)
 

@@ -3,6 +3,7 @@
 "use strict";
 
 const PATIENCE_MS = 5000;
+const TONGUE = document.documentElement.lang; // of the page, which may not be the browser's
 const live = document.getElementById("live");
 const age = document.getElementById("age");
 const lost = document.getElementById("lost");
@@ -94,9 +95,9 @@ function localise(root) {
 }
 
 function shown(date) {
-  const clock = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+  const clock = date.toLocaleTimeString(TONGUE, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
   const today = date.toDateString() === new Date().toDateString();
-  return today ? clock : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${clock}`;
+  return today ? clock : `${date.toLocaleDateString(TONGUE, { day: "numeric", month: "short" })} ${clock}`;
 }
 
 function tellLoss(problem) {
@@ -144,7 +145,8 @@ function followLog() {
     });
     source.addEventListener("over", (event) => {
       source.close();
-      state.textContent = text ? say("ended", JSON.parse(event.data).phase) : say("nothing");
+      const phase = JSON.parse(event.data).phase;
+      state.textContent = text ? say("ended", logBox.dataset[phase] ?? phase) : say("nothing");
     });
     source.addEventListener("error", () => (state.textContent = say("lost")));
     show();

@@ -166,7 +166,7 @@ def _sweep(done: Mapping[str, Any], usable_bytes: int, batch_size: int) -> dict[
         return round(WIDTH * (value - first) / max(1, last - first), 1)
 
     def y(size: float) -> float:
-        return round(max(0.0, HEIGHT - HEIGHT * size / top), 1)
+        return round(HEIGHT - HEIGHT * size / top, 1)  # what is above the chart is cut off by it
 
     below = [0.0] * len(points)
     areas = []

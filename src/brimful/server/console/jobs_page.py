@@ -19,7 +19,7 @@ from brimful.server.api.verbs import Verbs
 from brimful.server.auth import Access, Principal
 from brimful.server.console.actions import ASKS, act_on
 from brimful.server.console.page_data import job_row, teams_of
-from brimful.server.console.pages import Pages, add_page, signed_fields
+from brimful.server.console.pages import Pages, add_page, problem_of, signed_fields
 from brimful.server.service.reader import Reader
 from brimful.server.views.jobs import Wanted
 
@@ -70,7 +70,7 @@ def add_jobs_page(router: APIRouter, access: Access, pages: Pages, reader: Reade
         try:
             refused = await run_in_threadpool(done, who, fields)
         except BrimfulError as error:
-            problem = told(error.said)
+            problem = problem_of(error)
         found = await run_in_threadpool(show, who, there)
         found |= {"problem": problem, "refused": refused, "done": 0 if problem else chosen - len(refused)}
         link = "/jobs?" + urlencode({**there, "live": "1"})

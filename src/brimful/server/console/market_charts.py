@@ -166,6 +166,7 @@ def _use(code: str, hours: Sequence[tuple[int, int]], gpus: int) -> dict[str, An
         "title": words(f"console.use_{code}"),
         "mean": sum(held for _, held in hours) / len(hours) / gpus,
         "hours": len(hours),
+        "gpus": gpus,
         "bars": [
             {
                 "x": round(i * width, 2),

@@ -23,7 +23,7 @@ from brimful.server.auth import EVERYBODY, ROLES, Access, Principal, forbidden
 from brimful.server.console.overview import checked, confirmed
 from brimful.server.console.own_tokens import MOST_DAYS
 from brimful.server.console.page_data import shortened
-from brimful.server.console.pages import Pages, add_page, signed_form
+from brimful.server.console.pages import Pages, add_page, problem_of, signed_form
 from brimful.server.service.reader import Reader
 from brimful.server.views.events import events_for
 from brimful.server.views.fleet import queues_view
@@ -135,7 +135,7 @@ def add_operate_page(router: APIRouter, access: Access, pages: Pages, made: Oper
             if not who.may("admin"):
                 return pages.answer(request, "missing.html", 403, who=who, problem=told(error.said))
             found = await run_in_threadpool(made.show, who, {})
-            found |= {"problem": told(error.said), "page_from": "/operate?live=1", "here": "/operate"}
+            found |= {"problem": problem_of(error), "page_from": "/operate?live=1", "here": "/operate"}
             body = "operate_page.html"
             return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
         await run_in_threadpool(pages.forget)

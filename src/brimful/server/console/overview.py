@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from brimful.audit.said import leaf_words
 from brimful.errors import BadInput, BrimfulError, Refused
-from brimful.language import Quoted, say, told, words
+from brimful.language import Quoted, say, words
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import Gate
 from brimful.server.api.market import By
@@ -23,7 +23,7 @@ from brimful.server.api.verbs import Verbs
 from brimful.server.auth import TENANT, Access, Principal, forbidden
 from brimful.server.console.market_charts import band_shape, market_cards, quote_shape
 from brimful.server.console.page_data import account_rows, bill_rows, budget_tree, node_card, teams_of
-from brimful.server.console.pages import Pages, Show, add_page, signed_form
+from brimful.server.console.pages import Pages, Show, add_page, problem_of, signed_form
 from brimful.server.rehearsing.rehearser import Rehearser
 from brimful.server.service.hindsight import Hindsight
 from brimful.server.service.reader import Reader
@@ -194,11 +194,11 @@ def add_overview(router: APIRouter, access: Access, pages: Pages, made: Overview
                 await run_in_threadpool(act, verbs, who, form)
             except BrimfulError as error:
                 found = await run_in_threadpool(shown[path], who, {})
-                found |= {"problem": told(error.said), "page_from": f"{path}?live=1", "here": path}
+                found |= {"problem": problem_of(error), "page_from": f"{path}?live=1", "here": path}
                 body = f"{path[1:]}_page.html"
                 return pages.answer(request, "page.html", status_of(error), who=who, body=body, **found)
             await run_in_threadpool(pages.forget)
-            return RedirectResponse(path, status_code=303)
+            return RedirectResponse(path + ("#what-if-title" if path == "/audit" else ""), status_code=303)
 
     acts_at("/fleet", _on_node)
     acts_at("/teams", _on_budget)

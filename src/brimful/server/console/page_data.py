@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from brimful.client.answers import BillAnswer, BudgetAnswer, MeasuredAnswer
+from brimful.client.answers import BillAnswer, BudgetAnswer, MeasuredAnswer, WhyAnswer
 from brimful.client.shown import measured_said
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.state import OVER, JobState
@@ -33,6 +33,15 @@ TENANTS_SHOWN = 8
 BILLS_SHOWN = 40
 COMMAND_CHARS = 72
 TITLE_CHARS = 2000
+NEVER = (  # reasons that waiting does not end
+    "scheduler.too_large_for_node",
+    "scheduler.too_large_for_hosts",
+    "scheduler.too_wide_nvlink",
+    "scheduler.too_wide_node",
+    "scheduler.too_wide_rack",
+    "scheduler.too_wide_pool",
+    "scheduler.no_such_gpus",
+)
 
 
 def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
@@ -99,8 +108,20 @@ def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
         view, now_s = job_view(reader, state), reader.now_s()
         row = job_row(view, now_s=now_s) | {"ranks": _ranks(view)}
         course = course_shapes(reader.samples.course(state)["points"], _predicted_here(view))
-        told_of = {"job": row, "timeline": timeline(view, now_s=now_s), "why": why_view(reader, state)}
+        why = why_view(reader, state)
+        told_of = {
+            "job": row,
+            "timeline": timeline(view, now_s=now_s),
+            "why": why,
+            "is_stuck": _is_stuck(why),
+        }
         return {**told_of, "course": course}
+
+
+def _is_stuck(why: WhyAnswer) -> bool:
+    """Whether it waits for more than the fleet has, and not for its turn."""
+    reason = (why["waiting_code"] or {}).get("reason")
+    return isinstance(reason, Mapping) and reason.get("code") in NEVER
 
 
 def _predicted_here(view: Mapping[str, Any]) -> Mapping[str, float | None]:
@@ -123,6 +144,8 @@ def actions_of(verbs: Verbs, reader: Reader, who: Principal, name: str) -> dict[
         return {"may_change": False}
     return {
         "may_change": True,
+        # Values that the command needs and nobody kept: asked for here, it would be refused.
+        "again_needs": ", ".join(key for key, _ in reader.fleet.jobs[name].job.env),
         "sites": sorted({node.site for node in reader.fleet.nodes.values()}),
         "has_market": reader.market is not None,
         "priorities": list(PRIORITIES),
@@ -144,7 +167,7 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
         else:
             if began > lease["granted_s"]:
                 parts.append(("starting", lease["granted_s"], began, say("server.was_starting", where=where)))
-            ran = say("server.ran_on", where=where)
+            ran = say("server.runs_on" if lease["ended_s"] is None else "server.ran_on", where=where)
             if lease["reason"]:
                 ran = say("server.ran_until", ran=ran, reason=lease["reason"])
             parts.append(("ran", began, end, ran))
@@ -156,6 +179,8 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
         parts.append((kind, at, last_s, say(code, why=view["why"] or why)))
     elif not view["leases"]:
         parts.append(("waited", at, last_s, verbatim(view["why"]) if view["why"] else why))
+    elif view["phase"] == "cancelled" and at < last_s:  # while it waited once more
+        parts.append(("waited", at, last_s, why))
     span_s = max(1, last_s - view["submitted_s"])
     return [
         {
@@ -187,8 +212,10 @@ def budget_rows(budgets: Sequence[BudgetAnswer]) -> list[dict[str, Any]]:
     rows = []
     for each in budgets:
         if (left := each["left_microusd"]) is not None:
-            whole = left + each["spent_microusd"] + each["accruing_microusd"]
-            rows.append({**each, "frac": 1 - left / whole if whole else 1.0})
+            whole = each["budget"]["allowed_microusd"] if each["budget"] else left
+            rows.append(
+                {**each, "whole_microusd": whole, "frac": min(1.0, 1 - left / whole) if whole else 1.0}
+            )
     return sorted(rows, key=lambda row: -row["frac"])
 
 

@@ -22,7 +22,8 @@ from starlette.requests import cookie_parser
 
 from brimful import __version__
 from brimful.errors import BrimfulError, NotFound
-from brimful.language import Quoted, told, tongue, words
+from brimful.language import Quoted, Several, told, tongue, words
+from brimful.server.api.check import start_view
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.seen import job_for
@@ -32,6 +33,7 @@ from brimful.server.console.page_data import actions_of, job_page, live_page
 from brimful.server.console.templating import LANGUAGE_NAMES, templates_here
 from brimful.server.console.why_failed import WhyFailed
 from brimful.server.fitting.fitter import Fitter
+from brimful.server.rehearsing.forecaster import Forecaster
 from brimful.server.service.reader import Reader
 
 MEDIA_TYPES = {
@@ -116,7 +118,14 @@ class Pages:
 
 
 def make_console(
-    pages: Pages, reader: Reader, access: Access, verbs: Verbs, fitter: Fitter, *, secure: bool = False
+    pages: Pages,
+    reader: Reader,
+    access: Access,
+    verbs: Verbs,
+    fitter: Fitter,
+    *,
+    forecaster: Forecaster,
+    secure: bool = False,
 ) -> APIRouter:
     router = APIRouter()
     add_way_in(router, access, pages, secure=secure)
@@ -126,6 +135,7 @@ def make_console(
     def shown(who: Principal, name: str) -> dict[str, Any]:
         state = reader.measure(job_for(reader, who, name))
         found = job_page(reader, state) | {"cause": explain(state)}
+        found["start"] = start_view(reader, forecaster, state)
         return found | {"act": actions_of(verbs, reader, who, name), "problem": ""}
 
     async def known(request: Request) -> Principal:
@@ -233,6 +243,11 @@ def add_page(
             problem = told(error.said)
             return pages.answer(request, "missing.html", status_of(error), who=who, problem=problem)
         return pages.answer(request, "page.html", who=who, body=body, **found)
+
+
+def problem_of(error: BrimfulError) -> str:
+    """What a page says of what was refused: the problem, and the way out where there is one."""
+    return told(error.said if error.way_out is None else Several((error.said, error.way_out), "; "))
 
 
 def chosen_language(headers: Headers) -> str:

@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from brimful.errors import BadInput, BrimfulError
-from brimful.language import Quoted, say, told
+from brimful.language import Quoted, say
 from brimful.server.api.errors import status_of
 from brimful.server.api.reservations import (
     BuyRequest,
@@ -23,7 +23,7 @@ from brimful.server.api.reservations import (
 from brimful.server.auth import Access, Principal
 from brimful.server.console.actions import moment
 from brimful.server.console.overview import checked, confirmed
-from brimful.server.console.pages import Pages, Show, signed_form
+from brimful.server.console.pages import Pages, Show, problem_of, signed_form
 from brimful.units import integer_from_text
 
 KEPT = ("pool", "gpus", "hours", "start_s", "team", "reservation")  # of a quote, for the purchase form
@@ -39,7 +39,7 @@ def add_reserve_forms(
         try:
             offer = await run_in_threadpool(acted, verbs, who, form)
         except BrimfulError as error:
-            problem, status = told(error.said), status_of(error)
+            problem, status = problem_of(error), status_of(error)
         if offer is None and not problem:
             return RedirectResponse("/market", status_code=303)
         found = await run_in_threadpool(show, who, {})

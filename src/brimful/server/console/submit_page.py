@@ -24,7 +24,7 @@ from brimful.server.auth import Access, Principal
 from brimful.server.console.actions import moment
 from brimful.server.console.overview import checked
 from brimful.server.console.page_data import teams_of
-from brimful.server.console.pages import Pages, signed_form
+from brimful.server.console.pages import Pages, problem_of, signed_form
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.jobfiles.jobfile import integer, seconds
 from brimful.server.jobfiles.pasted import shell_of, time_of
@@ -63,7 +63,7 @@ class Submit:
                 asked = CheckRequest(text=text if edited == "file" else "", job=job, config=config)
                 check = check_view(self._reader, who, self._fitter, self._forecaster, asked)
         except BrimfulError as error:
-            problem = told(error.said)
+            problem = problem_of(error)
         if check is not None and check["kind"] == "config":
             config, text = text, check["file"] if check["job"].get("command") else ""
         elif check is not None and edited == "file":
@@ -184,6 +184,6 @@ def add_submit_page(router: APIRouter, access: Access, pages: Pages, made: Submi
             job = await run_in_threadpool(made.submit, who, form)
         except BrimfulError as error:
             found = await run_in_threadpool(made.shown, who, form)
-            found["problem"] = told(error.said)
+            found["problem"] = problem_of(error)
             return pages.answer(request, "submit.html", status_of(error), who=who, here="/submit", **found)
         return RedirectResponse(f"/jobs/{quote(job, safe='')}", status_code=303)

@@ -11,8 +11,9 @@ from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Number, Percent, Seconds, Size, Usd, language, say, told, tongue, words
+from brimful.language import Number, Percent, Seconds, Size, Usd, count, language, say, told, tongue, words
 from brimful.language.printable import printable
+from brimful.units import MICROUSD
 
 LANGUAGE_NAMES = {"en": "English", "fr": "Français", "es": "Español", "de": "Deutsch"}
 
@@ -58,6 +59,7 @@ def make_templates(code: str) -> Environment:
     templates.filters.update(
         as_typed=lambda text: Markup("%s") % text,  # back into the box it came from, newlines included
         usd=lambda microusd: told(Usd(microusd)),
+        typed_usd=lambda microusd: f"{microusd / MICROUSD:.6f}".rstrip("0").rstrip("."),  # into a field
         duration=lambda seconds: told(Seconds(seconds)),
         size=lambda n: told(Size(n)),
         percent=lambda frac: told(Percent(frac)),
@@ -66,8 +68,10 @@ def make_templates(code: str) -> Environment:
         phase=lambda code: words(f"fleet.phase_{code}"),
         priority=lambda code: words(f"console.priority_{code}") if code in PRIORITIES else code,
         transfer=lambda code: words(f"console.transfer_{code}"),
+        gpus=lambda n: told(count("gpu", n)),
         period=lambda code: words(f"console.period_{code}"),
         window_state=lambda code: words(f"console.state_{code}"),
+        within=lambda code: words(f"console.within_{code}"),
         role=lambda code: words(f"console.role_{code}"),
         iso=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
         utc=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC",

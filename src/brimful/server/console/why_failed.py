@@ -16,6 +16,7 @@ log = logging.getLogger("brimful")
 
 END_BYTES = 1 << 15
 MOST_KEPT = 200
+LINES, LINE_CHARS = 3, 300  # of a log that nobody has an explanation for
 
 
 class WhyFailed:
@@ -26,7 +27,7 @@ class WhyFailed:
         self._known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def __call__(self, state: JobState) -> dict[str, Any] | None:
-        """None if it has not failed, or the reason is unknown."""
+        """None if it has not failed or has printed nothing; the end of its log if the cause is unknown."""
         if state.phase != "failed" or not state.leases:
             return None
         key = (state.leases[-1].lease, tongue().code)
@@ -55,4 +56,7 @@ class WhyFailed:
         # A team's own logs leave room for others: each may take the whole time of an answer.
         found = self._fitter.ask(asker=f"logs of {state.job.tenant}", text=end, **asked)
         answer: dict[str, Any] | None = (found["explanation"] or {}).get("answer")
-        return answer
+        if answer is not None:
+            return {**answer, "log_end": []}
+        lines = [line[:LINE_CHARS] for line in end.splitlines() if line.strip()]
+        return {"says": [], "change": [], "log_end": lines[-LINES:]}
