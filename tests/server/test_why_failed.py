@@ -45,8 +45,8 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def test_a_teams_logs_are_asked_about_in_its_name(fit: Asked) -> None:
     """Without one they could take all places that wait for Fit, and others would find none."""
     why = WhyFailed(None, fit)  # type: ignore[arg-type]
-    assert why(failed(a_job("a", tenant="red"))) == {"cause": "memory"}
-    assert why(failed(a_job("a", tenant="red"))) == {"cause": "memory"}
+    assert why(failed(a_job("a", tenant="red"))) == {"cause": "memory", "log_end": []}
+    assert why(failed(a_job("a", tenant="red"))) == {"cause": "memory", "log_end": []}
     why(failed(a_job("b", tenant="blue")))
     assert len(fit.askers) == 2
     assert "" not in fit.askers
@@ -58,7 +58,7 @@ def test_who_found_no_place_is_answered_later_and_a_text_without_answer_is_asked
     fit.fails = Refused(say("server.fit_busy", most=3), code="too_many")
     assert why(state) is None
     fit.fails = None
-    assert why(state) == {"cause": "memory"}
+    assert why(state) == {"cause": "memory", "log_end": []}
     fit.fails, other = WorldFailed(say("server.audit_failed")), failed(a_job("b"))
     assert why(other) is None
     fit.fails = None
