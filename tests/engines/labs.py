@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 
 from brimful.adapters.capabilities import KeepsLogs
 from brimful.adapters.engines.local import LocalEngine
+from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.scheduler.ports import Carries, Engine, Failures, Observation, Start
@@ -91,7 +92,16 @@ class Lab(ABC):
         self.engine = self.new_engine()
 
     def start(self, code: str, lease: str = "a.1", *, parts: Parts = ALONE, **more: int) -> Failures:
-        return self.engine.start([self.order(code, lease, parts=parts, **more)])
+        """Ordered again, as the loop does, while the engine does not answer in time."""
+        order, failed = self.order(code, lease, parts=parts, **more), dict[str, BrimfulError]()
+
+        def is_answered() -> bool:
+            failed.clear()
+            failed.update(self.engine.start([order]))
+            return not any(isinstance(error, WorldFailed) for error in failed.values())
+
+        eventually(is_answered)
+        return failed
 
     def order(self, code: str, lease: str = "a.1", *, parts: Parts = ALONE, kept_until_s: int = 0) -> Start:
         return self.command([sys.executable, "-c", code], lease, parts=parts, kept_until_s=kept_until_s)
