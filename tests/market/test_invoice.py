@@ -125,16 +125,6 @@ def test_waste_is_what_failed_and_what_was_done_again() -> None:
     )
 
 
-def test_half_a_gpu_for_an_hour_is_half_a_gpu_hour_on_the_bill() -> None:
-    log: list[Event] = [joined(a_node("n0")), JobSubmitted(at_s=0, job=a_job("a", gpu_milli=500))]
-    log.append(
-        LeaseGranted(at_s=0, lease="a.1", job="a", node="n0", gpus=(0,), microusd_per_gpu_hour=2 * USD)
-    )
-    log += [LeaseStarted(at_s=0, lease="a.1"), LeaseEnded(at_s=3600, lease="a.1", exit_code=0)]
-    (line,) = lines(log)
-    assert (line.gpu_s, line.microusd) == (1800, USD)
-
-
 def test_bills_kept_line_by_line_are_the_sums_of_the_lines_of_the_teams_that_are_wanted() -> None:
     for seed in range(50):
         found = [line for i in range(3) for line in lines(random_log(10 * seed + i))]

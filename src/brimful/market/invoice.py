@@ -21,7 +21,6 @@ from brimful.fleet.events import (
     NoticeGiven,
     NoticeWithdrawn,
 )
-from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.reservations.reservation import RESERVING, Reservation
 from brimful.market.ledger import Ledger, Unposted
 
@@ -180,7 +179,7 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, id
         lease=event.lease,
         site=charge.pool.site,
         gpu=gpu,
-        gpu_s=round(charge.gpu_milli_s(event.at_s) / WHOLE_GPU),
+        gpu_s=charge.size * seconds,
         microusd=posted,
         failed_microusd=failed,
         lost_microusd=lost,
