@@ -260,7 +260,7 @@ def test_what_if_is_asked_on_the_page_of_audit_by_operators_alone(house: House) 
     assert data["rehearsed"] is None, "with other nodes it says nothing about the policy to choose"
     page = http.get("/audit").text
     assert "<code>srpt</code>" in page
-    assert page.index("-1 <span") < page.index("+2 <span"), "the smallest fleet first"
+    assert page.index("1 node fewer <span") < page.index("2 nodes more <span"), "the smallest fleet first"
     text, _ = access.issue(name="bob", tenant="vision", role="admin")
     other = access.session(text)
     assert other is not None
