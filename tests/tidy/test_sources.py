@@ -53,6 +53,14 @@ def test_no_function_outgrows_a_screen() -> None:
     assert not long, f"functions over {MAX_FUNCTION_LINES} lines: {long}"
 
 
+def test_nothing_is_defined_after_a_program_has_begun() -> None:
+    """What follows `if __name__ == "__main__"` does not exist yet where the module is started."""
+    for path in python_files():
+        before = ast.parse(text(path)).body[:-1]
+        begins = [node for node in before if isinstance(node, ast.If) and "__name__" in ast.dump(node.test)]
+        assert not begins, name(path)
+
+
 def test_no_module_is_a_drawer_for_anything() -> None:
     drawers = [name(path) for path in python_files() if path.stem.strip("_") in DRAWERS]
     assert not drawers, f"a helper lives with its noun: {drawers}"

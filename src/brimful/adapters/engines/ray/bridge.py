@@ -460,6 +460,10 @@ def _all_run(those: Ranks) -> bool:
     return bool(those) and is_whole and all(each.observation.state == "running" for _, each in those.values())
 
 
+def _machine(node: Mapping[str, Any]) -> object:
+    return node.get("NodeManagerAddress")
+
+
 def main(handle: int) -> int:
     pipe = Connection(handle)
     try:
@@ -483,7 +487,3 @@ def main(handle: int) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(int(sys.argv[1])))
-
-
-def _machine(node: Mapping[str, Any]) -> object:
-    return node.get("NodeManagerAddress")
