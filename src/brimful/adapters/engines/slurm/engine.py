@@ -95,8 +95,8 @@ class SlurmEngine(ClusterEngine):
         self._jobs: dict[str, list[JobRow]] | None = None  # by lease, from a poll that nobody has used yet
         self._ours: dict[str, JobRow] | None = None  # with GPUs, by number, as of the last poll
         self._on: Counter[str] = Counter()  # our GPUs on each node, as of then
-        self._most: dict[str, int] = {}  # upper bound on the GPUs that others hold on each node
-        self._least: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}  # GPUs that others hold on each node
+        self._least: dict[str, int] = {}  # and a lower bound
         self._hears: bool | None = None  # whether Slurm's signals reach every process of a job
         self._lived: set[str] = set()  # jobs that were not over at the last look
         self._told: dict[str, list[JobRow]] = {}  # leases reported as running, and what Slurm said about them
@@ -157,9 +157,8 @@ class SlurmEngine(ClusterEngine):
         """GPUs in use on each node minus ours: a lower and an upper bound.
 
         We ask Slurm for our jobs before and after asking for the nodes. A job that started or ended in
-        between may or may not be counted. Nodes are offered by the upper bound, so that none is promised
-        twice; a waiting lease is handed back by the lower bound, so that none is handed back because of our
-        own jobs.
+        between may or may not be counted. Nodes are offered by the last count, kept within both bounds: a
+        lease of ours that just ended is not a stranger. A waiting lease is handed back by the lower bound.
         """
         now = self._ours or {}
         certain = {number: row for number, row in now.items() if row.state not in PASSING}
@@ -170,15 +169,17 @@ class SlurmEngine(ClusterEngine):
             _gpus_on({**before, **now}.values()),
         )
         nodes = self._rows.items()
-        self._most = {n: max(0, min(row.used - sure[n], row.gpus.total - here[n])) for n, row in nodes}
+        most = {n: max(0, min(row.used - sure[n], row.gpus.total - here[n])) for n, row in nodes}
         self._least = {n: max(0, row.used - any_of[n]) for n, row in nodes}
+        last = self._foreign
+        self._foreign = {n: min(max(last.get(n, most[n]), self._least[n]), most[n]) for n in most}
 
     def _node(self, row: NodeRow) -> Node:
         return self._offer(
             row.node,
             gpu=self._catalog_gpu(row.gpus.kind),
             gpus=row.gpus.total,
-            foreign=self._most[row.node],
+            foreign=self._foreign[row.node],
             ours=self._on[row.node],
             rack=self._rack(row.node),
         )
