@@ -285,7 +285,7 @@ def test_the_pods_of_a_gang_are_released_together_or_not_at_all(lab: KubernetesL
         return create(kind, space, thing)
 
     lab.world.create = refuse  # type: ignore[method-assign]
-    failed = lab.start(TELLS, parts=GANG)
+    failed = lab.engine.start([lab.order(TELLS, parts=GANG)])
     assert "request timed out" in str(failed["a.1"].said)
     seen = lab.look()
     assert seen is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from brimful.server.auth import Principal
 from tests.server.test_console import FAINT_WORDS, PATIENCE_MS, browser  # noqa: F401 - a fixture
@@ -80,6 +80,21 @@ def test_tired_at_two_in_the_morning_my_job_died(walk: Walk, browser: Browser) -
     page.get_by_role("button", name="Run again").click()
     expect(page.get_by_text("waiting", exact=True).first).to_be_visible()
     assert walk.job("llama-8b longer context") in page.url
+
+
+def test_an_answer_under_way_does_not_undo_what_was_typed_since(walk: Walk, browser: Browser) -> None:  # noqa: F811
+    page, _ = walk.enter(browser, "tomas", "vision", "submitter", width=1280)
+    page.add_init_script("window.setTimeout = () => 0")  # no second check: only the first answer counts
+    held: list[Route] = []
+    page.route("**/submit/check", lambda route: held.append(route))  # noqa: PLW0108 - it needs a Python function
+    with page.expect_request("**/submit/check"):
+        page.goto(f"{walk.url}/submit?job={walk.job('llama-8b longer context')}")
+    page.get_by_label("Name", exact=True).fill("second try")
+    page.get_by_label("Folder", exact=True).focus()
+    with page.expect_event("requestfinished"):
+        held[0].continue_()
+    page.evaluate("new Promise(requestAnimationFrame)")
+    assert page.get_by_label("Name", exact=True).input_value() == "second try"
 
 
 def test_a_labs_manager_looks_after_money_and_machines(walk: Walk, browser: Browser) -> None:  # noqa: F811

@@ -36,6 +36,7 @@ function shown(date) {
 form.addEventListener("input", (event) => {
   if (event.target.dataset.side) edited.value = event.target.dataset.side;
   else if (event.target.name !== "config") return;
+  asked += 1; // an answer still under way is about the old text, and would undo this edit
   clearTimeout(timer);
   timer = setTimeout(check, 500);
 });
