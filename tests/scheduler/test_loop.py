@@ -395,5 +395,16 @@ def test_an_urgent_job_is_looked_at_when_those_it_may_stop_have_run_their_least_
     world.at(10, rules)
     world.engine.sees["low.1"] = Observation(lease="low.1", state="running", started_s=10)
     world.submit(a_job("urgent", gpus=2, priority="urgent"), at_s=20)
-    assert [world.at(now_s, rules) for now_s in (20, 21, 79, 80)] == [1, 0, 0, 1]
+    assert [world.at(now_s, rules) for now_s in (20, 21, 69, 70)] == [1, 0, 0, 1]
+    assert world.fleet.jobs["low"].phase == "stopping"
+
+
+def test_a_least_time_of_its_own_is_waited_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was looked at when the rules' least time was over, and then not before the next review."""
+    rules = Rules(preempt="priority", min_run_s=60, rerank_s=3600)
+    world = Decisions(monkeypatch, a_job("low", gpus=2, priority="background", min_run_s=100))
+    world.at(10, rules)
+    world.engine.sees["low.1"] = Observation(lease="low.1", state="running", started_s=10)
+    world.submit(a_job("urgent", gpus=2, priority="urgent"), at_s=20)
+    assert [world.at(now_s, rules) for now_s in (20, 80, 109, 110)] == [1, 0, 0, 1]
     assert world.fleet.jobs["low"].phase == "stopping"

@@ -140,7 +140,7 @@ def test_who_borrows_does_not_take_back_the_node_that_it_left_for_a_lender() -> 
 
     states = rehearse([guest, own], nodes, rules).fleet.jobs
 
-    assert (states["own"].first_start_s, states["own"].ended_s) == (301, 901)
+    assert (states["own"].first_start_s, states["own"].ended_s) == (300, 900)
     assert (states["borrowed-0"].preemptions, states["borrowed-0"].ended_s) == (1, 7800)
 
 

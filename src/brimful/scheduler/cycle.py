@@ -21,7 +21,7 @@ from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
 from brimful.scheduler.placing.victims import REVIEW_S, Cell, Search
-from brimful.scheduler.plan import Review
+from brimful.scheduler.plan import Review, earliest
 from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
@@ -264,25 +264,22 @@ class Cycle:
 
     def look_again_s(self) -> int | None:
         fleet, rules = self.fleet, self.rules
-        limit = fleet.limits.next_s(self.now_s)
-        if self.slot_begins_s is not None:
-            limit = min(self.slot_begins_s, limit or self.slot_begins_s)
-        if self.ready_s is not None:
-            limit = min(self.ready_s, limit or self.ready_s)
-        if self.resize_ready_s is not None:
-            limit = min(self.resize_ready_s, limit or self.resize_ready_s)
+        limit = earliest(
+            fleet.limits.next_s(self.now_s),
+            self.slot_begins_s,
+            self.ready_s,
+            self.resize_ready_s,
+            self.market_again_s,
+            *self.avoided_until_s,
+            None if self.finish is None else self.finish.look_again_s,
+            None if self.shop is None else self.shop.look_again_s,
+        )
         if self.avoided_until_s or self.market_again_s is not None or self.money is not None:
             broke_s = self.money.runs_out_s(self.now_s) if self.money is not None else None
-            renews_s = fleet.purses.next_end_s()
-            times = (limit, self.market_again_s, broke_s, renews_s, *self.avoided_until_s)
-            limit = min((at for at in times if at is not None), default=None)
-        if self.finish is not None and self.finish.look_again_s is not None:
-            limit = min(self.finish.look_again_s, limit or self.finish.look_again_s)
-        if self.shop is not None and self.shop.look_again_s is not None:
-            limit = min(self.shop.look_again_s, limit or self.shop.look_again_s)
+            limit = earliest(limit, broke_s, fleet.purses.next_end_s())
         if self.targets is not None:  # until then no other job starts
             over_s = self.now_s - self.now_s % rules.rerank_s + REVIEW_S
-            limit = min(over_s, limit or over_s)
+            limit = earliest(limit, over_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
         if (waiting and (rules.preempt != "none" or rules.off_peak or rules.moves or due)) or (
@@ -290,5 +287,5 @@ class Cycle:
         ):
             every_s = rules.rerank_s
             review_s = (self.now_s // every_s + 1) * every_s  # on the hour's grid, so that reviews coincide
-            return review_s if limit is None else min(limit, review_s)
+            return earliest(limit, review_s)
         return limit

@@ -34,3 +34,7 @@ class Plan:
     def intents(self) -> list[Event]:
         """What is logged before anything is done."""
         return [*self.market, *self.stops, *self.starts, *self.orders]
+
+
+def earliest(*times_s: int | None) -> int | None:
+    return min([at_s for at_s in times_s if at_s is not None], default=None)

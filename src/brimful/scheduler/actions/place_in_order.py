@@ -15,6 +15,7 @@ from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.placing.pools import choose, worth_of_types
 from brimful.scheduler.placing.reserve import in_reserved, reserve
+from brimful.scheduler.plan import earliest
 
 
 def place_in_order(cycle: Cycle) -> None:
@@ -58,10 +59,9 @@ def place_in_order(cycle: Cycle) -> None:
                 free = cycle.draft.most_free()
                 heads.next()
                 continue
-            claims = cycle.owns(job) or (cycle.blocked is None and search and search.may_stop_lower(state))
-            ready_s = state.waiting_since_s + cycle.rules.min_run_s
-            if claims and ready_s > cycle.now_s:
-                cycle.ready_s = min(ready_s, cycle.ready_s or ready_s)
+            owns = cycle.owns(job)
+            if search is not None and (owns or (cycle.blocked is None and search.may_stop_lower(state))):
+                cycle.ready_s = earliest(cycle.ready_s, search.ripens_s(state, owns=owns))
             free = _block(cycle, state, pools, free)
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return

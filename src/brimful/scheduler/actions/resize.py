@@ -20,6 +20,7 @@ from brimful.scheduler.ordering import first_waiting
 from brimful.scheduler.placing.assign import DEPTH, may_move, movable_s
 from brimful.scheduler.placing.place import place
 from brimful.scheduler.placing.widths import Choice, Gang, share_out
+from brimful.scheduler.plan import earliest
 from brimful.units import HOUR_S
 
 # The least that one more GPU must add, as a share of what a GPU adds at the minimum size: speed that costs
@@ -106,7 +107,7 @@ def _running(cycle: Cycle) -> Iterator[Gang]:
         if may_move(state, cycle.rules, now_s=cycle.now_s):
             yield _gang(cycle, state, here=(slot.pool, lease.size))
         elif (ready_s := movable_s(state, cycle.rules)) > cycle.now_s:
-            cycle.resize_ready_s = min(ready_s, cycle.resize_ready_s or ready_s)
+            cycle.resize_ready_s = earliest(ready_s, cycle.resize_ready_s)
 
 
 def _waiting(cycle: Cycle) -> Iterator[Gang]:
