@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from brimful.fleet.events import BudgetSet, LeaseEnded, LeaseIdle, LoadSeen, SiteLost
+from brimful.fleet.queues import Quota
 from brimful.language import Percent, Usd, language, verbatim
 from brimful.server.auth import form_key
 from tests.server.test_actions import signed_in
@@ -115,6 +117,18 @@ def test_what_another_team_has_is_on_no_page(house: House, path: str) -> None:  
 def send(client: TestClient, path: str, **fields: str) -> int:
     key = form_key(next(iter(client.cookies.values())))
     return client.post(path, data={"form_key": key, **fields}, follow_redirects=False).status_code
+
+
+def test_a_queue_changed_on_the_page_keeps_what_the_form_does_not_show(house: House) -> None:  # noqa: F811
+    op, fleet = signed_in(house, "operator", "*", "op"), house.service.reader.fleet
+    whole = Quota(queue="red", gpus=1, type_gpus=(("h100", 1),))
+    house.service.submissions.set_queues((whole, Quota(queue="all", gpus=0)), by="op")
+    form = {"verb": "queue", "queue": "red", "gpus": "2", "lend": "yes", "sure": "yes"}
+    assert send(op, "/operate/act", **form, parent="all") == 303
+    assert replace(whole, gpus=2, parent="all") in fleet.queues
+    assert send(op, "/operate/act", verb="unqueue", queue="all", sure="yes") == 400, "red is part of it"
+    assert send(op, "/operate/act", **form) == 303
+    assert replace(whole, gpus=2) in fleet.queues
 
 
 def test_operators_drain_set_budgets_and_queues_and_nobody_else(house: House) -> None:  # noqa: F811

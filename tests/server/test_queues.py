@@ -234,6 +234,17 @@ def test_under_fair_a_queue_of_twice_the_weight_goes_first_until_it_has_had_twic
     office.close()
 
 
+def test_a_queue_is_part_of_another_that_is_there(one_office: Office) -> None:
+    answer = one_office.put({"queue": "red", "parent": "all"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["reason"]["code"] == "fleet.no_parent"
+    one_office.put({"queue": "blue"}, {"queue": "red", "parent": "blue"})
+    rows = one_office.http.get("/v1/queues", headers=one_office.operator).json()["data"]["queues"]
+    assert {row["queue"]: row["set"]["parent"] for row in rows} == {"red": "blue", "blue": ""}
+    red = one_office.http.get("/v1/queues", headers=bearer(one_office.access, "admin", "red"))
+    assert "blue" not in red.text, "another team's name"
+
+
 def test_a_file_of_queues_is_read_as_the_api_takes_it(tmp_path: Path) -> None:
     path = tmp_path / "queues.toml"
     path.write_text('[red]\ngpus = 4\nuser_gpus = 2\ntype_gpus = { h100 = 1 }\n["a b"]\nlend = false\n')
@@ -248,6 +259,7 @@ def test_a_file_of_queues_is_read_as_the_api_takes_it(tmp_path: Path) -> None:
         ("[red]\ngpu = 1", "[red] gpu"),
         ("[red]\nqueue = 'blue'", "red"),
         ("[red]\ntop_priority = 'asap'", "[red] top_priority"),
+        ("[red]\nparent = 'blue'", "blue"),
     ):
         path.write_text(text)
         with refuses(BadInput, "client.bad_queues_file") as caught:

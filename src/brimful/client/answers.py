@@ -267,6 +267,7 @@ class QueueSettings(TypedDict):
     borrow_gpus: Annotated[int | None, "limit on borrowed idle GPUs; null: no limit"]
     lend: bool
     weight: Annotated[float, "its weight under the policy `fair`"]
+    parent: Annotated[str, "the queue whose share it is part of; empty: none that the caller may see"]
     user_gpus: Annotated[int | None, "limit per user"]
     type_gpus: Annotated[dict[str, int], "limit per GPU type"]
     top_priority: Annotated[str, "the highest class its jobs may have"]

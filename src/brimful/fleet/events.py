@@ -397,6 +397,7 @@ class CreditGranted(Event):
 class QueuesSet(Event):
     """From here on these are all the queues with quotas and limits."""
 
+    version: ClassVar[int] = 2  # since 2 a queue may have a parent
     at_s: int
     queues: tuple[Quota, ...]
     by: str = ""  # who set them

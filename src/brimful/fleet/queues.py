@@ -14,6 +14,7 @@ class Quota:
     borrow_gpus: int | None = None  # the most idle GPUs it may borrow; None: all of them
     lend: bool = True
     weight: float = 1.0  # under the policy `fair`: with 2 it is owed twice as much
+    parent: str = ""  # the queue whose share it is part of under `fair`
     user_gpus: int | None = None  # the most one user may hold of it at once
     type_gpus: tuple[tuple[str, int], ...] = ()  # the most it may hold of each GPU type
     top_priority: str = "urgent"  # the highest class its jobs may have

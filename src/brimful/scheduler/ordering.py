@@ -21,9 +21,11 @@ from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
 from brimful.fleet.ranked import Entry, Group, Heads, Key, Order, Rank, Ranked, by_shape
 from brimful.fleet.state import Fleet
+from brimful.scheduler.queue_tree import shares_used
 from brimful.scheduler.rules import Rules
 
 SPARE = 1.25  # times the expected work, to be in time
+UNUSED = (0.0,)  # the share of a queue that has had nothing yet
 
 
 def fifo(_rules: Rules) -> Key:
@@ -229,9 +231,8 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
 
 def _rank(fleet: Fleet, rules: Rules, *, now_s: int) -> Rank | None:
     if rules.order == "fair":
-        weights = {quota.queue: quota.weight for quota in rules.quotas}
-        used = {name: usage.at(now_s) / weights.get(name, 1.0) for name, usage in fleet.usage.items()}
-        return lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s))
+        used = shares_used(rules.quotas, {name: usage.at(now_s) for name, usage in fleet.usage.items()})
+        return lambda group, key: (used.get(group[0], UNUSED), _soon(key, now_s))
     if fleet.due and _goes_by_due(rules):
         return lambda _group, key: _soon(key, now_s)
     return _weigh(rules, now_s=now_s) if rules.order == "index" else None

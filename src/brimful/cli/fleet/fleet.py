@@ -169,6 +169,8 @@ def _queue_note(given: QueueSettings | None) -> str:
         said.append(words("fleet.queue_lends_nothing"))
     if given["weight"] != 1:
         said.append(words("fleet.queue_weight", weight=Number(given["weight"], 1)))
+    if given["parent"]:
+        said.append(words("fleet.queue_parent", parent=given["parent"]))
     if given["user_gpus"] is not None:
         said.append(words("fleet.queue_user_gpus", gpus=given["user_gpus"]))
     said += [words("fleet.queue_type_gpus", gpus=n, gpu=gpu) for gpu, n in given["type_gpus"].items()]

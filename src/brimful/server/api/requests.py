@@ -17,6 +17,7 @@ from brimful.fleet.queues import Quota
 from brimful.language import Number, Quoted, Seconds, Usd, say
 from brimful.language.printable import printable
 from brimful.language.sentence import Sentence
+from brimful.scheduler.queue_tree import check_parents
 from brimful.server.auth import TENANT, Principal
 from brimful.server.service.budgets import BudgetAsked
 from brimful.server.service.intake import deadline_passed
@@ -273,6 +274,7 @@ class QueueRequest(Request):
     borrow_gpus: GpuCount | None = None
     lend: bool = True
     weight: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
+    parent: Annotated[Word, Field(description="the queue whose share it is part of under `fair`")] = ""
     user_gpus: GpuCount | None = None
     type_gpus: Annotated[dict[Word, GpuCount], Field(max_length=50)] = {}
     top_priority: Literal["urgent", "normal", "background"] = "urgent"
@@ -290,7 +292,9 @@ class QueuesRequest(Request):
         names = [each.queue for each in self.queues]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise BadInput(say("server.queue_twice", queue=Quoted(twice)))
-        return tuple(each.as_quota() for each in self.queues)
+        quotas = tuple(each.as_quota() for each in self.queues)
+        check_parents(quotas)  # here too, so that a file is refused before anything is sent or started
+        return quotas
 
 
 class BidRequest(Request):

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.job import PRIORITIES
+from brimful.fleet.queues import Quota
 from brimful.language import Quoted, say, told
 from brimful.server.api.cursors import page_after, read_cursor
 from brimful.server.api.errors import status_of
@@ -85,8 +86,10 @@ class Operate:
                     raise BadInput(say("server.no_such_action", verb=Quoted(verb)))
                 self._access.set_role(who, user, asked.tenant, asked.role)
         elif verb in ("queue", "unqueue"):
-            kept = tuple(each for each in self._reader.fleet.queues if each.queue != form.get("queue"))
-            self._verbs.set_queues(who, kept if verb == "unqueue" else (*kept, _quota(form).as_quota()))
+            before = {each.queue: each for each in self._reader.fleet.queues}
+            old = before.pop(form.get("queue", ""), None)
+            kept = tuple(before.values())
+            self._verbs.set_queues(who, kept if verb == "unqueue" else (*kept, _quota(form, old)))
         else:
             raise BadInput(say("server.no_such_action", verb=Quoted(verb[:40])))
         return ""
@@ -107,14 +110,17 @@ class Operate:
         return secret
 
 
-def _quota(form: Mapping[str, str]) -> QueueRequest:
-    given: dict[str, Any] = {key: form[key] for key in ("queue", "weight", "top_priority") if form.get(key)}
+def _quota(form: Mapping[str, str], old: Quota | None) -> Quota:
+    """As the form has it; limits per GPU type, which it does not show, stay."""
+    texts = ("queue", "weight", "parent", "top_priority")
+    given: dict[str, Any] = {key: form[key] for key in texts if form.get(key)}
     counts = {key: form[key] for key in ("gpus", "borrow_gpus", "user_gpus") if form.get(key)}
     if bad := next((text for text in counts.values() if not text.isdecimal()), None):
         raise BadInput(say("jobfile.not_whole", what="GPUs", given=Quoted(bad[:40]), least=0))
     given |= {key: int(text[:9]) for key, text in counts.items()}
     given |= {"tenants": form.get("tenants", "").replace(",", " ").split(), "lend": "lend" in form}
-    return checked(lambda: QueueRequest.model_validate(given))
+    given |= {"type_gpus": {} if old is None else dict(old.type_gpus)}
+    return checked(lambda: QueueRequest.model_validate(given)).as_quota()
 
 
 def _text(body: Mapping[str, Any]) -> str:

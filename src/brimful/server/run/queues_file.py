@@ -17,6 +17,6 @@ def queues_of(path: str) -> tuple[Quota, ...]:
     given = {"queues": read_queues(Path(path))}
     try:
         return QueuesRequest.model_validate(given).as_quotas()
-    except ValidationError as error:
-        why = bad_shape(error.errors(), given).said
+    except (ValidationError, BadInput) as error:
+        why = bad_shape(error.errors(), given).said if isinstance(error, ValidationError) else error.said
         raise BadInput(say("client.bad_queues_file", path=path, why=why)) from error

@@ -31,6 +31,7 @@ from brimful.language import Quoted, Usd, say
 from brimful.market.pools import limit_of
 from brimful.scheduler.loop import MAX_CONFLICTS
 from brimful.scheduler.ports import Store
+from brimful.scheduler.queue_tree import check_parents
 from brimful.server.service.budgets import AS_IT_IS, BudgetAsked, checked_budget
 from brimful.server.service.intake import Intake, Pending, deadline_passed, not_in_queue
 from brimful.server.service.reader import Reader
@@ -209,6 +210,7 @@ class Submissions:
 
     def set_queues(self, queues: tuple[Quota, ...], *, by: str) -> None:
         """Only these queues have quotas and limits. Repeating changes nothing."""
+        check_parents(queues)
         changed = QueuesSet(at_s=self._reader.now_s(), queues=queues, by=by)
         self._write(lambda: () if self._reader.fleet.queues == queues else [changed])
 

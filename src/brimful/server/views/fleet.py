@@ -214,5 +214,6 @@ def _queue_settings(quota: Quota, who: Principal) -> QueueSettings:
     return {
         **alike(QueueSettings, quota),
         "type_gpus": dict(quota.type_gpus),
+        "parent": quota.parent if who.sees(quota.parent) else "",
         "tenants": [each for each in quota.tenants if who.sees(each)],
     }

@@ -1,0 +1,53 @@
+"""Queues that are part of others: whose turn it is under fair share, and what a tree must be like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from brimful.errors import BadInput
+from brimful.fleet.queues import Quota
+from brimful.language import Quoted, say
+
+
+def check_parents(quotas: Sequence[Quota]) -> None:
+    """Every parent is one of these queues, and none is above itself."""
+    parents = {quota.queue: quota.parent for quota in quotas}
+    for quota in quotas:
+        if quota.parent and quota.parent not in parents:
+            raise BadInput(say("fleet.no_parent", queue=Quoted(quota.queue), parent=Quoted(quota.parent)))
+        above = quota.parent
+        for _ in quotas:
+            if above == quota.queue:
+                raise BadInput(say("fleet.own_parent", queue=Quoted(quota.queue)))
+            above = parents.get(above, "")
+
+
+def shares_used(quotas: Sequence[Quota], used: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
+    """Of each queue, from the top of the tree down: its use over its weight, all queues below it included.
+
+    The smallest goes first. Two queues are thus compared where their branches part, so that a team that
+    splits its queue in ten gets no more than before. The jobs of a queue that has others below it compete
+    with these.
+    """
+    weights = {quota.queue: quota.weight for quota in quotas}
+    parents = {quota.queue: quota.parent for quota in quotas if quota.parent}
+    if not parents:
+        return {name: (gpu_s / weights.get(name, 1.0),) for name, gpu_s in used.items()}
+    total = dict.fromkeys(weights, 0.0)
+    for name, gpu_s in used.items():
+        for each in _upwards(name, parents):
+            total[each] = total.get(each, 0.0) + gpu_s
+    shared = frozenset(parents.values())
+    return {
+        name: (
+            *reversed([total[each] / weights.get(each, 1.0) for each in _upwards(name, parents)]),
+            *((used.get(name, 0.0),) if name in shared else ()),
+        )
+        for name in total
+    }
+
+
+def _upwards(name: str, parents: Mapping[str, str]) -> Iterator[str]:
+    while name:
+        yield name
+        name = parents.get(name, "")
