@@ -149,6 +149,7 @@ def test_two_roles_of_two_teams_in_a_browser(tmp_path: Path, browser: Browser) -
         page.get_by_role("button", name="Hold it").click()
         expect(page.locator(".head .chip")).to_have_text("held")
         assert page.title() != "owned"
+        page.wait_for_load_state()  # of the stylesheet too
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="Release").click()
         page.get_by_text("Cancel …").click()

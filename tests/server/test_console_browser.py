@@ -87,6 +87,7 @@ def test_every_page_is_accessible_light_and_dark_and_a_job_is_written_and_cancel
         page.get_by_role("button", name="Rehearse").click()
         expect(page.locator("main h3")).to_have_count(2)
         expect(page.locator("main h3").last).to_contain_text("1 node more")
+        page.wait_for_load_state()  # of the stylesheet too
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.evaluate(AXE)

@@ -191,6 +191,7 @@ def test_a_config_is_pasted_and_its_answer_read_on_a_phone(tmp_path: Path, brows
         expect(page.locator(".bars .part").first).to_be_visible()
         assert page.locator("#config").input_value() == CONFIG.read_text()
         assert page.title() != "owned"
+        page.wait_for_load_state()  # of the stylesheet too
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert page.evaluate(FAINT_WORDS) == []
         assert problems == []

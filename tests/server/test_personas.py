@@ -155,6 +155,7 @@ def test_on_a_phone_is_my_job_all_right_cancel_it_and_approve_spend(walk: Walk, 
     row.get_by_role("button", name="Add credit").click()
     expect(page.get_by_text("$2,000.00 used")).to_be_visible()
     assert _left(walk, "speech") >= before + 499_000_000
+    page.wait_for_load_state()  # of the stylesheet too
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -175,6 +176,7 @@ def test_gpus_are_reserved_at_the_price_that_was_shown_and_returned(walk: Walk, 
     page.get_by_label("Hours", exact=True).last.fill("10")
     page.get_by_role("button", name="Show the price").click()
     expect(page.get_by_role("heading", name="Price of this reservation")).to_be_visible()
+    page.wait_for_load_state()  # of the stylesheet too
     assert page.evaluate(FAINT_WORDS) == []  # the button that spends money above all
     page.get_by_role("button", name="Buy for $").click()
     row = page.get_by_role("row", name="robotics")
