@@ -34,7 +34,8 @@ def test_bytes(n: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0, "0 s"), (0.0123, "12 ms"), (7, "7 s"), (42.34, "42.3 s"), (60, "1 min 00 s"), (3599, "1 h 00 min"),
+    [(0, "0 s"), (0.0123, "12 ms"), (7, "7 s"), (42.34, "42.3 s"), (0.9999, "1 s"), (59.97, "1 min 00 s"),
+     (60, "1 min 00 s"), (3599, "1 h 00 min"),
      (11100, "3 h 05 min"), (86400 * 2, "2 d 0 h"), (-7, "-7 s")],
 )  # fmt: skip
 def test_seconds(seconds: float, shown: str) -> None:

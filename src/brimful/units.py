@@ -44,6 +44,8 @@ def show_seconds(seconds: float) -> str:
     """'512 ms', '42.3 s', '7 s', '3 h 05 min', '2 d 4 h': about three digits at any size."""
     if seconds < 0:
         return "-" + show_seconds(-seconds)
+    if 0.9995 <= seconds < 1 or 59.95 <= seconds < 60:
+        seconds = round(seconds)  # or it would be '1000 ms', '60.0 s'
     if seconds < 60:
         if seconds >= 1 or seconds == 0:
             return f"{seconds:.{0 if seconds == int(seconds) else 1}f} s"

@@ -20,6 +20,11 @@ ACCOUNTING = ("slurmdbd", "mariadbd")
 PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"
 REMEDY = "run `apt-get install slurmctld slurmd slurm-client munge openssh-server` as root"
 USUAL = (("n-", 2, "a100", 8), ("v-", 2, "v100", 4))  # prefix, nodes, type, GPUs
+PARTITIONS = {  # all nodes are in each of them; the first is the default
+    "low": "PriorityTier=1 PreemptMode=REQUEUE GraceTime=0",
+    "watched": "PriorityTier=1 PreemptMode=OFF",
+    "high": "PriorityTier=10 PreemptMode=OFF",
+}
 
 
 def is_missing() -> str:
@@ -36,6 +41,7 @@ class Cluster:
         self,
         groups: Sequence[tuple[str, int, str, int]] = USUAL,
         *,
+        partitions: Mapping[str, str] = PARTITIONS,
         more: Mapping[str, object] | None = None,
         accounting: bool = False,
     ) -> None:
@@ -50,7 +56,14 @@ class Cluster:
         with lock:
             self._keeper = Keeper(self.folder, holds=lock.fileno())
         self._settings = {**_settings(self.folder, port), **(more or {})}
-        self._nodes = _configure(self.folder, groups, ports)
+        self._default, *_ = partitions
+        self._nodes = [
+            *_configure(self.folder, groups, ports),
+            *(
+                f"PartitionName={name} Nodes=ALL {'Default=YES ' * (name == self._default)}{options}"
+                for name, options in partitions.items()
+            ),
+        ]
         try:
             self._start_munge()
             if accounting:
@@ -196,7 +209,7 @@ class Cluster:
 
     def wait_until_up(self) -> None:
         """Every node answers and takes jobs."""
-        asked = ("sinfo", "-h", "-N", "-p", "low", "-t", "idle,mixed,allocated", "-o", "%N %T")
+        asked = ("sinfo", "-h", "-N", "-p", self._default, "-t", "idle,mixed,allocated", "-o", "%N %T")
         wait_until(lambda: self.run(*asked, check=False).count("\n") == len(self.nodes))
 
 
@@ -259,7 +272,7 @@ def _settings(folder: Path, port: int) -> dict[str, object]:
 
 
 def _configure(folder: Path, groups: Sequence[tuple[str, int, str, int]], ports: Sequence[int]) -> list[str]:
-    """Write what there is beside slurm.conf; its lines of nodes and partitions."""
+    """Write what there is beside slurm.conf; its lines of nodes."""
     lines, gres, switches, left = list[str](), list[str](), list[str](), iter(ports)
     for prefix, count, kind, gpus in groups:
         for i in range(count):
@@ -273,9 +286,4 @@ def _configure(folder: Path, groups: Sequence[tuple[str, int, str, int]], ports:
     racks = ",".join(f"rack-{kind}" for _, _, kind, _ in groups)
     (folder / "gres.conf").write_text("\n".join(gres) + "\n")
     (folder / "topology.conf").write_text("\n".join([*switches, f"SwitchName=spine Switches={racks}"]) + "\n")
-    return [
-        *lines,
-        "PartitionName=low Nodes=ALL PriorityTier=1 Default=YES PreemptMode=REQUEUE GraceTime=0",
-        "PartitionName=watched Nodes=ALL PriorityTier=1 PreemptMode=OFF",
-        "PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF",
-    ]
+    return lines

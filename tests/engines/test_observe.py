@@ -13,7 +13,9 @@ from brimful.adapters.engines.slurm.text import everybodys_from
 from brimful.adapters.observed import Observer, fleet_text, read_jobs, trace_text
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.sweep import sweep
+from brimful.cli.main import main
 from brimful.fleet.node import Node
+from brimful.language import Number, words
 from tests.builders import a_node
 from tests.engines.slurm_lab import the_cluster
 from tests.server.live import live, wait_for
@@ -145,3 +147,18 @@ def test_what_was_seen_is_written_as_a_trace_and_a_fleet() -> None:
     text = trace_text([runs, over, waits], now_s=1100)
     assert text.splitlines()[1:] == ["7,0,300,8,ann,a100,site", "8,10,80,1,bob,,node"]
     assert json.dumps(fleet_text([a_node("a", gpus=8), a_node("b", gpus=8)])).count("count = 2") == 1
+
+
+def test_what_has_not_started_is_said_and_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [SeenJob("1", "ann", 8, 1, "", 0, 0, 60), SeenJob("2", "bob", 8, 1, "", 0)]
+    site = Watched(*jobs, nodes=[a_node("a", gpus=8)])
+    folder = tmp_path / "sites" / "hpc"
+    folder.mkdir(parents=True)
+    Observer(site, folder, lambda: 60.0).look()
+    monkeypatch.setenv("BRIMFUL_ENGINES", str(tmp_path))
+    assert main(["admin", "observed", "hpc"]) == 0
+    said = capsys.readouterr().out
+    assert words("operate.observed_waiting", jobs=Number(1)) in said
+    assert words("operate.observed_same") in said

@@ -152,7 +152,7 @@ def _period_text(each: BudgetAnswer) -> Iterator[str]:
     values["period"] = say(f"money.period_{terms['period']}")
     values["until"] = datetime.fromtimestamp(terms["until_s"], tz=zone).isoformat(" ", "minutes")
     yield words("money.budget_period", **values, expected=Usd(terms["expected_microusd"] or 0))
-    if terms["runs_out_s"] is not None:
+    if terms["runs_out_s"] is not None and terms["used_microusd"] < terms["allowed_microusd"]:
         at = datetime.fromtimestamp(terms["runs_out_s"], tz=zone).isoformat(" ", "minutes")
         yield words("money.budget_runs_out", tenant=values["tenant"], at=at)
 

@@ -32,6 +32,8 @@ def _money(sooner_s: float, saved_usd: float | None) -> str:
     """What the fleet costs during the time by which the same work would have finished earlier."""
     if saved_usd is None:
         return words("operate.observed_no_price")
+    if abs(sooner_s) < 0.5:  # Slurm counts in whole seconds
+        return words("operate.observed_same")
     code = "operate.observed_saved" if saved_usd > 0 else "operate.observed_not_saved"
     return words(code, sooner=Seconds(abs(sooner_s)), usd=Usd(round(abs(saved_usd) * MICROUSD)))
 
@@ -66,10 +68,11 @@ def run(args: argparse.Namespace) -> Answer:
     sooner_h = done_s / HOUR_S - (figures["makespan_h"] or 0.0)
     microusd_per_hour = sum(node.gpus * node.microusd_per_gpu_hour for node in nodes)
     saved_usd = sooner_h * microusd_per_hour / MICROUSD if microusd_per_hour else None
+    waiting = sum(job.started_s is None and job.ended_s is None for job in jobs.values())
     data = {
         "site": args.site,
         "jobs": len(begun),
-        "still_waiting": sum(job.started_s is None and job.ended_s is None for job in jobs.values()),
+        "still_waiting": waiting,
         "gpus": sum(node.gpus for node in nodes),
         "observed": seen,
         "rehearsed": figures,
@@ -78,6 +81,7 @@ def run(args: argparse.Namespace) -> Answer:
     would_s = (figures["mean_first_wait_h"] or 0.0) * HOUR_S
     lines = [
         words("operate.observed_jobs", site=args.site, jobs=Number(len(begun)), gpus=Number(data["gpus"])),
+        *([words("operate.observed_waiting", jobs=Number(waiting))] if waiting else ()),
         words("operate.observed_waited", wait=Seconds(mean_s)),
         words(
             "operate.observed_would",
