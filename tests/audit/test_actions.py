@@ -11,6 +11,7 @@ from brimful.audit.actions import actions
 from brimful.audit.changes import failing, speed
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.rehearsals import work_of
+from brimful.audit.said import action_said
 from brimful.meter.idle import Level
 from brimful.scheduler.policies import read_policy
 from brimful.specs.gpu import find_gpu
@@ -67,7 +68,21 @@ def test_gpus_that_the_same_work_does_not_need_are_returned() -> None:
 
     agrees(action, told(*[(i, 1) for i in range(8)]))
     assert (action["gpus"], action["usd_per_month"]) == (16, 16 * 730)
-    assert (action["confidence"], action["mean_delay_s_after"]) == ("high", 0.0)
+    assert action["mean_delay_s_after"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("hours", "level"), [(1, "low"), (23, "low"), (24, "medium"), (167, "medium"), (168, "high")]
+)
+def test_records_that_have_seen_no_whole_day_or_week_are_trusted_less(hours: int, level: str) -> None:
+    """A minute of records once promised "high" confidence for returning 12 of 16 GPUs for good."""
+    records = a_cluster(A100, A100, A100)
+    ran(records, 0, 1)
+    ran(records, hours - 1, 1, node=1)
+    made = found(records, end_s=8 * DAY_S)
+    assert {each["confidence"] for each in made.values()} == {level}
+    said = [each.code for action in made.values() for each in action_said(action)]
+    assert ("audit.action_short" in said) == (level != "high")
 
 
 def test_without_a_price_there_is_no_money_and_a_poor_replay_is_not_trusted() -> None:
@@ -146,7 +161,7 @@ def test_a_job_that_saves_does_not_do_again_what_it_had_done() -> None:
     made = found(records)
 
     agrees(made["checkpoint"], told((0, 5.2), (5.2, 1), (6.5, 4)))  # saved after five hours
-    assert (made["checkpoint"]["gpus"], made["checkpoint"]["confidence"]) == (8, "medium")
+    assert (made["checkpoint"]["gpus"], made["checkpoint"]["confidence"]) == (8, "low")
 
 
 def test_what_goes_on_where_it_stopped_is_not_asked_to_save() -> None:

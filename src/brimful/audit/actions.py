@@ -15,10 +15,11 @@ from brimful.audit.sizing import EXPLAINED, Replay, Sizing, gpus_of, least, silo
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
 from brimful.scheduler.rules import Rules
-from brimful.units import HOUR_S, MICROUSD
+from brimful.units import DAY_S, HOUR_S, MICROUSD
 
 MONTH_H = 730
 TRUSTED = 0.8  # share of the real waits that must be explained
+WEEK_S = 7 * DAY_S
 Confidence = Literal["low", "medium", "high"]
 LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 # Steps that rest on more than the records: retries are recognised by name, speeds come from data sheets.
@@ -45,7 +46,6 @@ def actions(
             continue
         counts, replay = step
         saved_s = before_s - _work_s(tried)
-        span_s = max(1.0, max(a.at_s + a.work_s for a in tried.arrivals) - tried.arrivals[0].at_s)
         if counts == fleet and saved_s <= 0 and (replay.mean_delay_s or 0) >= (today.mean_delay_s or 0):
             continue  # nothing is returned, freed or earlier
         found.append(
@@ -54,12 +54,12 @@ def actions(
                 "gpus": gpus_of(fleet) - gpus_of(counts),
                 "left_gpus": gpus_of(counts),
                 "usd_per_month": _usd_per_month(fleet, counts),
-                "gpu_h_per_month": saved_s / HOUR_S * MONTH_H * HOUR_S / span_s,
+                "gpu_h_per_month": saved_s / HOUR_S * MONTH_H * HOUR_S / _span_s(tried),
                 "hurt_before": today.worst_share,
                 "hurt_after": replay.worst_share,
                 "mean_delay_s_before": today.mean_delay_s,
                 "mean_delay_s_after": replay.mean_delay_s,
-                "confidence": _confidence(name, explained),
+                **_confidence(name, explained, _span_s(now)),
             }
         )
         fleet, before_s = counts, _work_s(tried)
@@ -108,7 +108,7 @@ def _renew(
         "defensive_gpus": defensive,
         "over_gpus": None if defensive is None else had - pooled - defensive,
         "changed_gpus": pooled - left,
-        "confidence": _confidence("renew", explained),
+        **_confidence("renew", explained, _span_s(now)),
     }
 
 
@@ -128,6 +128,13 @@ def _usd_per_month(before: Mapping[Node, int], after: Mapping[Node, int]) -> flo
     return microusd * MONTH_H / MICROUSD if priced else None
 
 
-def _confidence(name: str, explained: float | None) -> Confidence:
+def _span_s(work: Work) -> float:
+    return max(1.0, max(a.at_s + a.work_s for a in work.arrivals) - work.arrivals[0].at_s)
+
+
+def _confidence(name: str, explained: float | None, span_s: float) -> dict[str, Any]:
+    """No more than the replay deserves, and than records do that have seen no whole day, or no whole week."""
     level = 0 if explained is None or explained < EXPLAINED else 1 if explained < TRUSTED else 2
-    return LEVELS[max(0, level - (name in ASSUMED))]
+    seen = 0 if span_s < DAY_S else 1 if span_s < WEEK_S else 2
+    confidence: Confidence = LEVELS[min(seen, max(0, level - (name in ASSUMED)))]
+    return {"confidence": confidence, "seen_s": span_s, "is_short": seen < len(LEVELS) - 1}

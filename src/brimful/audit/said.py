@@ -43,7 +43,8 @@ def action_said(action: dict[str, Any]) -> list[Sentence]:
         hurt = {when: Percent(action[f"hurt_{when}"] or 0.0, 1) for when in ("before", "after")}
         late = {f"delay_{when}": delay for when, delay in delays.items()}
         said.append(say("audit.action_effect", left=Number(left), **hurt, **late))
-    return [*said, say(f"audit.action_confidence_{action['confidence']}")]
+    said.append(say(f"audit.action_confidence_{action['confidence']}"))
+    return [*said, say("audit.action_short", seen=Seconds(action["seen_s"]))] if action["is_short"] else said
 
 
 def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
