@@ -32,7 +32,7 @@ from brimful.scheduler.rules import Rules
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.service.service import Service
-from brimful.server.views.tally import tallies
+from brimful.server.views.tally import Tally, tallies
 from tests.server.builders import OPERATOR, MemoryHistory
 
 GPUS = 64
@@ -41,11 +41,7 @@ GPUS = 64
 def counted(reader: Reader) -> dict[tuple[str, str], dict[str, Any]]:
     """Job by job, from nothing."""
     fleet, now_s, spent = reader.fleet, reader.now_s(), reader.ledger.spent_microusd
-    names = ("running", "held_gpus", "accruing_microusd", "microusd_per_hour")
-    names += ("waiting", "waiting_gpus", "waits_since_s", "on_hold")
-    found: dict[tuple[str, str], dict[str, Any]] = defaultdict(
-        lambda: dict.fromkeys(names, 0) | {"waits_since_s": None}
-    )
+    found = defaultdict[tuple[str, str], dict[str, Any]](lambda: asdict(Tally()))
     for name, state in fleet.jobs.items():
         lease = state.open_lease
         if state.phase not in ("waiting", "held") and lease is None:

@@ -589,7 +589,7 @@ class Fleet:
 
 
 # Each event has the method of its name. A table instead of an if-chain: it is looked up for every event.
-_FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
+_FOLDS: dict[type[Event], Callable[[Fleet, Any], object]] = {
     kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower(), Fleet._cloud_changed)
     for name, kind in KINDS.items()
 }
