@@ -18,7 +18,7 @@ from brimful.server.auth import Principal
 from brimful.server.service import driver as driver_module
 from brimful.server.service.service import Service
 from brimful.server.views.events import events_for
-from brimful.server.views.jobs import job_view
+from brimful.server.views.jobs import job_view, jobs_page
 from tests.builders import ScriptedEngine, a_job, a_node
 
 
@@ -101,6 +101,36 @@ def test_a_tenants_page_of_old_events_asks_the_database_once(
     assert jobs == {"job-1", "job-3", "job-5"}
     assert "NodeJoined" in {event["kind"] for event in seen}
     assert len(asked) == 1
+
+
+def test_the_table_of_old_jobs_is_read_only_if_it_has_newer_ones_than_memory(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "KEEP", 2)
+    engine = ScriptedEngine(a_node(gpus=3))
+    service = a_service(store, engine)
+    for _ in range(3):
+        service.submissions.submit(a_job(""))
+    service.driver.tick()
+    for name in ("job-3", "job-1", "job-2"):  # the last one ends first, and leaves memory first
+        lease = f"{name}.1"
+        ended = Observation(lease=lease, state="ended", started_s=10, ended_s=46, exit_code=0)
+        engine.sees[lease] = ended
+        service.driver.tick()
+    service.driver.advance(at_least=1)
+    again = a_service(store, engine)
+    again.driver.load()
+    for reader in (service.reader, again.reader):
+        assert list(reader.fleet.jobs) == ["job-1", "job-2"]
+        assert [view["job"] for view in jobs_page(reader, limit=1).views] == ["job-3"]
+    run_jobs(again, engine, 2)
+    assert [view["job"] for view in jobs_page(again.reader, limit=5).views][1:4] == [
+        "job-4",
+        "job-3",
+        "job-2",
+    ]
+    monkeypatch.setattr(store, "past_jobs", None)
+    assert [view["job"] for view in jobs_page(again.reader, limit=1).views] == ["job-5"]
 
 
 def test_numbers_go_on_where_they_were(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from brimful.server.auth import Access, Principal
 from brimful.server.console import pages as module
 from brimful.server.console.page_data import live_page
 from brimful.server.console.pages import Pages
-from brimful.server.console.templating import warm_up
+from brimful.server.console.templating import make_templates, warm_up
 from brimful.server.service.reader import Reader
 from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
@@ -196,3 +196,11 @@ def test_no_page_compiles_a_template_after_the_start_and_every_update_is_small_a
         assert http.get("/" if path.endswith("live") else path).status_code == 200
     access.close()
     store.close()
+
+
+def test_a_template_reads_the_fields_of_an_answer_and_a_field_named_like_a_method_hides_no_method() -> None:
+    site = {"items": "a site of this name", "gpus": 8}
+    page = make_templates("en").from_string(
+        "{{ site.gpus }} {{ site.items()|length }} {{ site.none_such is defined }}"
+    )
+    assert page.render(site=site) == "8 2 False"

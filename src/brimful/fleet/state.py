@@ -57,11 +57,11 @@ class Fleet:
     """
 
     def __init__(self, *, keep: int | None = None) -> None:
-        self.seq = 0
-        self._keep = keep
+        self.seq, self._keep = 0, keep
         self._over: deque[str] = deque()  # ended jobs, in the order they ended
         self.failed: dict[str, JobState] = {}  # failed jobs still in memory
         self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be stored elsewhere
+        self.newest_left = -1  # the highest serial that has left `jobs`
         self.submitted = 0  # jobs ever; the serial of the next one
         self.first_submit_s: int | None = None
         self.finished = Finished()
@@ -359,9 +359,6 @@ class Fleet:
             state.blocked_s += max(0, event.at_s - state.blocked_since_s)
         state.blocked_since_s = event.at_s if event.blocked else None
 
-    def _budget_set(self, event: events.BudgetSet) -> None:
-        self.purses.set(event)
-
     def _budgets_renewed(self, event: events.BudgetsRenewed) -> None:
         at_s, open_leases = event.since_s, self.open_leases.items()
         running = ((name, each) for name, each in open_leases if each.runs_at(at_s))
@@ -582,6 +579,7 @@ class Fleet:
             if left.job.key:
                 del self.keyed[left.job.submitter, left.job.key]
             self.leaving[left.job.job] = Left(seq=self.seq + 1, state=left)
+            self.newest_left = max(self.newest_left, left.serial)
 
     def _use(self, job: Job, gpus: int, *, at_s: int) -> None:
         usage = self.usage.get(job.queue or job.tenant)
@@ -591,10 +589,11 @@ class Fleet:
 
 
 # Each event has the method of its name. A table instead of an if-chain: it is looked up for every event.
-_FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
+_FOLDS: dict[type[Event], Callable[[Fleet, Any], object]] = {
     kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower(), Fleet._cloud_changed)
     for name, kind in KINDS.items()
 }
+_FOLDS[events.BudgetSet] = lambda fleet, event: fleet.purses.set(event)
 _FOLDS[events.BudgetWarned] = lambda fleet, event: fleet.purses.warned(event)
 _FOLDS |= dict.fromkeys((PolicyAdopted, PolicyRehearsed), lambda fleet, event: fleet.adoption.apply(event))
 _FOLDS |= dict.fromkeys(RESERVING, lambda fleet, event: fleet.purses.paid(fleet.reservations.paid_by(event)))

@@ -44,7 +44,7 @@ def fleet_head(reader: Reader, who: Principal) -> FleetHead:
             trouble = trouble and say("server.trouble_for_operator")
         return {
             "gpus": gpus,
-            "free": sum(len(fleet.free(name)) for name in fleet.nodes),  # none on a drained node
+            "free": sum(pool.free for pool in fleet.capacity.pools.values()),  # none on a drained node
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
             "policy": reader.policy,
             "market": [] if reader.market is None else [*reader.market.pools],
@@ -117,16 +117,19 @@ def _pool_rows(reader: Reader) -> list[PoolRow]:
 
 def _held(reader: Reader, node: Node) -> int:
     """By leases or by others: the same GPUs that `_node_view` marks as held."""
+    fleet = reader.fleet
+    if not node.holes and node.node not in fleet.drained:
+        return node.gpus - len(fleet.free(node.node))
     ours = {
         gpu
-        for lease in reader.fleet.leases_on.get(node.node, {}).values()
+        for lease in fleet.leases_on.get(node.node, {}).values()
         for name, gpus in lease.parts
         if name == node.node
         for gpu in gpus
     }
-    if node.node in reader.fleet.drained:
+    if node.node in fleet.drained:
         return len(ours)
-    return node.gpus - len(reader.fleet.free(node.node)) - len({*node.holes} - ours)
+    return node.gpus - len(fleet.free(node.node)) - len({*node.holes} - ours)
 
 
 def _node_view(reader: Reader, who: Principal, node: Node) -> NodeAnswer:

@@ -195,12 +195,12 @@ def jobs_page(
             and is_wanted(state)
         )
         found = {state.serial: state for state in islice(states, limit + 1)}
-        has_past = reader.fleet.submitted > len(reader.fleet.jobs)
+        newest_past = reader.fleet.newest_left
     posted: dict[int, int] = {}
     stopped: int | None = None
-    if has_past and (not wanted.phases or OVER & {*wanted.phases}):
+    enough = min(found) if len(found) > limit else -1  # nothing older would be shown
+    if newest_past > enough and (not wanted.phases or OVER & {*wanted.phases}):
         looked, last = 0, None
-        enough = min(found) if len(found) > limit else -1  # nothing older would be shown
         for past in _past(reader, before, enough, wanted.tenants, limit):
             looked, last = looked + 1, past.state.serial
             if last < enough:
