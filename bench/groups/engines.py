@@ -47,13 +47,13 @@ class Figure(NamedTuple):
 
 def benchmarks() -> Iterator[Benchmark]:
     """The cost of a look beyond `squeue` itself; the table below includes `squeue`."""
-    line = "RUNNING|n-1|gres:gpu:a100:1|0|None|brimful:here:job-1.1"
-    ours = "\n".join(f"{job}|{job}|{line}" for job in range(1_000))
+    line = "RUNNING|n-1|gres:gpu:a100:1|0|2026-01-01T00:00:00|N/A|None|brimful:here:job-1.1"
+    ours = "\n".join(f"{job}|{job}|{line}" for job in range(1, 1_001))
     yield Benchmark(
         name="read squeue's 1,000 lines, all of them ours",
         subject=body(lambda: list(jobs_from(ours, prefix="brimful:"))),
         peer_name="split them",
-        peer=body(lambda: [line.split("|", 7) for line in ours.splitlines()]),
+        peer=body(lambda: [line.split("|", 9) for line in ours.splitlines()]),
     )
 
 
