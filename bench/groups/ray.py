@@ -36,7 +36,6 @@ def tables() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder, ray_cluster(Path(folder) / "ray") as cluster:
         RayLab.cluster = cluster
         lab = RayLab(Path(folder) / "lab")
-        lab.folder.mkdir()
         rows = [[what, f"{took_s:.1f} s", bar] for what, took_s, bar in _figures(lab)]
         lab.close()
     return {"ray": markdown(["Ray 2.60, made-up GPUs, one machine", "measured", "bar"], rows)}
