@@ -61,7 +61,7 @@ def place_in_order(cycle: Cycle) -> None:
                 continue
             owns = cycle.owns(job)
             if search is not None and (owns or (cycle.blocked is None and search.may_stop_lower(state))):
-                cycle.ready_s = earliest(cycle.ready_s, search.ripens_s(state, owns=owns))
+                cycle.ready_s = earliest(cycle.ready_s, search.stoppable_s(state, owns=owns))
             free = _block(cycle, state, pools, free)
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return

@@ -74,7 +74,7 @@ class Search:
         self._review = now_s % rules.rerank_s < REVIEW_S
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
-        self._ripens_s: dict[int, int] = {}  # by class: when the next lease is no longer too young to stop
+        self._stoppable_s: dict[int, int] = {}  # by class: when the next lease may be stopped
         self._groups: list[Group] | None = None  # see `_likely`
         self._running = running_in_order(fleet, rules) if rules.preempt != "none" else {}
         # The lowest class with jobs that may stop.
@@ -149,10 +149,10 @@ class Search:
         """Whether a lower class runs and may be stopped for it, now or later."""
         return self._lowest > PRIORITIES[state.job.priority]
 
-    def ripens_s(self, state: JobState, *, owns: bool) -> int | None:
+    def stoppable_s(self, state: JobState, *, owns: bool) -> int | None:
         """When the next lease that was too young to stop for it will have run its minimum time."""
         above = PRIORITIES[state.job.priority] - owns  # lenders take back from their own class too
-        return min((at_s for rank, at_s in self._ripens_s.items() if rank > above), default=None)
+        return min((at_s for rank, at_s in self._stoppable_s.items() if rank > above), default=None)
 
     def _likely(self, bar: Bar) -> list[Group]:
         """Groups whose first job may stop; if the first may not, none of its group may.
@@ -276,8 +276,8 @@ class Search:
         job = state.job
         ran_s, least_s = now_s - lease.started_s - lease.setup_s, max(rules.min_run_s, job.min_run_s)
         if ran_s < least_s:
-            rank, ripe_s = PRIORITIES[job.priority], now_s + least_s - ran_s
-            self._ripens_s[rank] = min(ripe_s, self._ripens_s.get(rank, ripe_s))
+            rank, from_s = PRIORITIES[job.priority], now_s + least_s - ran_s
+            self._stoppable_s[rank] = min(from_s, self._stoppable_s.get(rank, from_s))
             return NEVER
         if self._is_safe(lease) or loses_all_again(state, ran_s):
             left = -inf
