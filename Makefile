@@ -8,7 +8,7 @@ export PYTHON
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-kubernetes test-skypilot test-release check bench oracle docs generate lock clean distclean
+.PHONY: help run test test-engines test-kubernetes test-skypilot test-tutorials test-release check bench oracle docs generate lock clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,11 @@ test-skypilot:  ## machines bought through SkyPilot's own API server, on a cloud
 	@tools/setup.sh skypilot
 	@tools/setup.sh system
 	$(BIN)/python -m pytest -q -m skypilot $(ARGS)
+
+test-tutorials:  ## two tutorials as their readers walk them, by the clock: on a machine that is much slower they fail
+	@tools/setup.sh test
+	@tools/setup.sh system
+	$(BIN)/python -m pytest -q -m tutorials $(ARGS)
 
 test-release:  ## the wheel on Debian 13 with Python 3.13, in a system that debootstrap makes; as root
 	@tools/setup.sh test

@@ -1,5 +1,8 @@
 """The tutorials of a lab and of a team, as their readers walk through them.
 
+Jobs there end after seconds by the clock, and the pages show them while they run, so a walk needs a machine
+about as fast as a reader's: it is no part of `make test` or `make test-engines`.
+
 `python -m tests.engines.test_tutorials` writes what was printed into the pages.
 """
 
@@ -41,7 +44,7 @@ def in_a_team(home: Path) -> Iterator[tuple[Step, str]]:
 PAGES = {"slurm-lab.md": in_a_lab, "team-budgets.md": in_a_team}
 
 
-@pytest.mark.engines
+@pytest.mark.tutorials
 @pytest.mark.parametrize("page", PAGES)
 def test_a_reader_sees_what_the_page_shows(page: str, tmp_path: Path) -> None:
     for step, printed in PAGES[page](tmp_path):
