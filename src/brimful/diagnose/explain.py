@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from brimful.configs.reading import Reading
-from brimful.diagnose.causes import Answer, find_answer
+from brimful.diagnose.causes import Answer, find_answer, worked_out
+from brimful.diagnose.claims.reading import folded
 from brimful.diagnose.oom import OutOfMemory, find_out_of_memory
 from brimful.diagnose.others import Elsewhere, elsewhere_needs, elsewhere_says, find_elsewhere
 from brimful.diagnose.rates import log_needs, log_says
@@ -27,14 +29,16 @@ from brimful.diagnose.tables import (
 )
 from brimful.diagnose.tensors import LOGITS, is_block, moment, of_shape, of_size
 from brimful.errors import NotFound
+from brimful.fit.count import A100_FLOPS_PER_S
 from brimful.language import Language, Number, Percent, Sentence, Several, Size, say
-from brimful.meter.logs import find_log_lines
+from brimful.meter.logs import LogLine, find_log_lines
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.units import GIB, MIB
 
 MAX_CHARACTERS = 4_000_000  # of the end: a run dies at the end of its log
 _SHOWN = 4  # the most messages, tables or buffers reported
+_QUOTED = 400  # characters of a log that has no message
 _CLEAR_GIB = 0.2  # a process always holds this much outside PyTorch: the CUDA context
 
 
@@ -68,6 +72,30 @@ class Explanation:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What a text reports, before anybody asks."""
+
+    plain: str
+    table: SmiTable | None
+    elsewhere: list[Elsewhere]
+    messages: list[OutOfMemory]
+    log_lines: list[LogLine]
+
+
+@lru_cache(maxsize=1)  # a log is long, and both `explain` and `answer` read it
+def _read(text: str) -> _Read:
+    plain = clean(text)
+    elsewhere, rest = find_elsewhere(plain)
+    return _Read(
+        plain=plain,
+        table=find_smi(plain.split("\n")),
+        elsewhere=elsewhere,
+        messages=find_out_of_memory(rest),
+        log_lines=find_log_lines(plain),
+    )
+
+
 def finding(said: Sentence) -> str:
     """The code that programs match: 'asked' of `diagnose.asked.of_free`, one of its wordings."""
     return said.code.split(".")[1]
@@ -76,13 +104,12 @@ def finding(said: Sentence) -> str:
 def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     """Everything recognised in the text; empty if there is nothing."""
     about = about or About()
-    plain = clean(text)
+    read = _read(text)
+    plain, table, elsewhere = read.plain, read.table, read.elsewhere
     lines = plain.split("\n")
     found: list[Explanation] = []
-    table = find_smi(lines)
     about = _with_card(about, table)
-    elsewhere, rest = find_elsewhere(plain)
-    messages = find_out_of_memory(rest)[:_SHOWN]
+    messages = read.messages[:_SHOWN]
     if elsewhere and not any(message.tells for message in messages):
         messages = []  # the program on top repeats 'CUDA error: out of memory'
     buffers = find_buffers(plain)
@@ -95,7 +122,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
         found.append(_summary(summary))
     if table is not None:
         found.append(_smi(table))
-    for line in find_log_lines(plain):
+    for line in read.log_lines:
         evidence = (line, about.reading, about.gpu, about.estimate)
         found.append(
             Explanation(
@@ -111,10 +138,16 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
 
 def answer(text: str, about: About | None = None) -> Answer | None:
     """The cause of what the text reports or asks, and what to change; None if it does neither."""
-    plain = clean(text)
-    _, rest = find_elsewhere(plain)
-    about = _with_card(about or About(), find_smi(plain.split("\n")))
-    return find_answer(plain, find_out_of_memory(rest), about.gpu)
+    read = _read(text)
+    about = _with_card(about or About(), read.table)
+    found = find_answer(read.plain, read.messages, about.gpu)
+    divided = [each for each in read.log_lines if each.mfu is not None and each.divides == "always"]
+    if found is None and divided:
+        quote = read.plain.strip()[-_QUOTED:]
+        by_a100 = divided[-1].divided_by_flops_per_s == A100_FLOPS_PER_S
+        evidence = worked_out("wrong_mfu_peak", folded(quote), about.gpu) if by_a100 else ()
+        return Answer(cause="wrong_mfu_peak", certain=False, evidence=tuple(evidence), quote=quote)
+    return found
 
 
 def other_bytes_told(text: str) -> int | None:

@@ -14,7 +14,9 @@ _SIZE = r"(\d{1,20}(?:\.\d{1,4})?) ?(bytes|[KMGT]iB)"
 _BEYOND_BYTES = 2**44  # 16 TiB: no card has it; an unsigned number that went below zero looks like this
 _LENGTH = 2500  # characters of one message: the longest wording, with a long list of processes
 
-_START = re.compile(r"\b(CUDA|HIP|XPU) out of memory\b|(?<!out of memory\. )\b[Tt]ried to allocate \d")
+_START = re.compile(
+    r"\b(CUDA|HIP|XPU|NPU|MUSA|MLU) out of memory\b|(?<!out of memory\. )\b[Tt]ried to allocate \d"
+)
 # Messages that say no more than that memory ran out.
 _BARE = re.compile(
     r"CUDA error: out of memory|cuda runtime error \(2\) ?: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
@@ -37,7 +39,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "allowed_bytes": (rf"{_SIZE} allowed",),
 }
 _PATTERNS = {name: [re.compile(one) for one in wordings] for name, wordings in _FIELDS.items()}
-_GPU = re.compile(r"GPU (\d{1,4})(?:;| has a total)")
+_GPU = re.compile(r"[GNX]PU (\d{1,4})(?:;| has a total)")
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 
 
@@ -45,7 +47,7 @@ _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 class OutOfMemory:
     """One message. A number it does not give, or gives twice, is None."""
 
-    kind: str  # CUDA, HIP or XPU; host for the machine's memory
+    kind: str  # CUDA, HIP, XPU, NPU, MUSA or MLU; host for the machine's memory
     gpu_index: int | None = None
     tried_bytes: int | None = None
     total_bytes: int | None = None
@@ -108,7 +110,7 @@ def _read(message: str, *, trace: str) -> OutOfMemory:
     if allocated is not None and cached is not None and reserved is None:
         numbers["reserved_bytes"] = cached + allocated
     gpus = set(_GPU.findall(message))
-    kind = re.match(r"(CUDA|HIP|XPU)", message)
+    kind = re.match(r"(CUDA|HIP|XPU|NPU|MUSA|MLU)", message)
     return OutOfMemory(
         kind=kind[1] if kind else "CUDA",
         gpu_index=int(gpus.pop()) if len(gpus) == 1 else None,
@@ -120,21 +122,23 @@ def _read(message: str, *, trace: str) -> OutOfMemory:
     )
 
 
-# The same numbers as XLA, TensorFlow, CuPy, Paddle, TensorRT, ONNX Runtime and ComfyUI print them.
+# The same numbers as XLA, TensorFlow, CuPy, Paddle, MindSpore, TensorRT, ONNX Runtime and ComfyUI print them.
 _ANY = r"([\d,]{1,20}(?:\.\d{1,6})?) ?(bytes|B\b|[KMGT](?:i?B)?)"
 _ELSEWHERE = {
     "tried_bytes": (
         rf"(?:failed to|trying to|cannot|can't|could not|allocat\w+:?) (?:allocate|allocating)? ?{_ANY}",
         rf"request(?:ed)?(?: size)?(?: was| for)?[ :]*{_ANY}",
-        r"buffer of size (\d{4,20})()",
+        r"buffer of size (\d{4,20})()", r"(?:alloc|request memory) size ?[:=]? ?(\d{4,20})()",
+        r"alloc\w* fail.{0,80}? size ?[:=] ?(\d{4,20})()", r"<= available failed, (\d{4,20})()",
     ),
     "total_bytes": (
         rf"(?:limit set to|device limit)[ :]*{_ANY}", rf"used [\d.]+\w{{0,3}} of {_ANY}",
-        r"total memory: \d{4,20}/(\d{4,20})()",
+        r"total memory: \d{4,20}/(\d{4,20})()", r"total mem(?:ory)? size ?[:=]? ?(\d{4,20})()",
+        rf"(?:device|hbm) (?:hbm )?memory size ?[:=] ?{_ANY}",
     ),
     "free_bytes": (
         rf"available memory is only {_ANY}", rf"free \(according to cuda\)[ :]*{_ANY}",
-        r"total memory: (\d{4,20})/\d{4,20}()",
+        r"total memory: (\d{4,20})/\d{4,20}()", r"<= available failed, \d{4,20} > (\d{4,20})()",
     ),
     "allocated_bytes": (
         rf"(?:allocated so far|currently allocated)[ :]*{_ANY}", rf"{_ANY} memory has been allocated",

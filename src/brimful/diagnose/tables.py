@@ -93,12 +93,11 @@ _PROCESS = re.compile(
 def find_smi(lines: list[str]) -> SmiTable | None:
     """A card is two lines: its name, then what it uses. One without the other is skipped."""
     cards: list[SmiGpu] = []
-    processes = []
     named: tuple[int, str] | None = None
     for line in lines:
         if part := _MIG.match(line):
             named = int(part[1]), f"MIG {part[2]}"
-        if use := _USE.search(re.sub(r" +", " ", line)):
+        if "MiB" in line and (use := _USE.search(re.sub(r" +", " ", line))):
             if named is not None:
                 watts = _WATTS.search(line)
                 cards.append(
@@ -113,12 +112,16 @@ def find_smi(lines: list[str]) -> SmiTable | None:
                     )
                 )
             named = None
-        elif process := _PROCESS.match(line):
-            processes.append(Process(int(process[1]), process[3], int(process[4]) * MIB))
         elif card := _CARD.match(line):
             named = int(card[1]), card[2]
     sound = [card for card in cards if card.used_bytes <= card.total_bytes and card.total_bytes]
-    return SmiTable(cards=tuple(sound), processes=tuple(processes)) if sound else None
+    return SmiTable(cards=tuple(sound), processes=find_processes(lines)) if sound else None
+
+
+def find_processes(lines: list[str]) -> tuple[Process, ...]:
+    """The rows below the cards, which people also paste alone."""
+    rows = (_PROCESS.match(line) for line in lines if line.startswith("|"))
+    return tuple(Process(int(row[1]), row[3], int(row[4]) * MIB) for row in rows if row)
 
 
 _HEADER = re.compile(r"PyTorch CUDA memory summary, device ID (\d{1,4})")
