@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from brimful.adapters.engines import cgroups
-from brimful.adapters.engines.cgroups import Limits, Place
+from brimful.adapters.engines.job_users import cgroups
+from brimful.adapters.engines.job_users.cgroups import Limits, Place
 
 V1 = """\
 30 29 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755

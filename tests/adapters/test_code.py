@@ -59,6 +59,11 @@ def test_the_same_content_is_the_same_code_wherever_and_whenever_it_is_packed(tm
     assert code_of(one) != code_of(two)
 
 
+def test_the_size_told_is_that_of_the_files_not_of_an_archives_blocks(tmp_path: Path) -> None:
+    with packed(write(tmp_path / "one", a="12345", b="6")) as pack:
+        assert (pack.files, pack.files_bytes) == (2, 6)
+
+
 def test_git_says_what_is_code_and_secrets_stay_here(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "repo", tracked="1", fresh="2", big="3", _dot_env="KEY=1", sub___dot_env="KEY=2"

@@ -20,11 +20,11 @@ from bench.chaos import python_for_all
 from brimful import job as job_module
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import runner
-from brimful.adapters.engines import users as users_module
-from brimful.adapters.engines.isolation import is_isolated
+from brimful.adapters.engines.job_users import users as users_module
+from brimful.adapters.engines.job_users.isolation import is_isolated
+from brimful.adapters.engines.job_users.users import JobUsers, find_users
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.processes import held
-from brimful.adapters.engines.users import JobUsers, find_users
 from brimful.adapters.files import read_json
 from brimful.client.pack import packed
 from brimful.fleet.events import Parts

@@ -361,6 +361,31 @@ def test_who_vanished_has_ended_when_it_was_last_seen_or_as_the_machine_went_dow
     assert seen.ended_s == int(started["at_s"]) - seen_ago_s
 
 
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_run_keeps_its_length_when_the_clock_is_set_back_after_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, vanishes: bool
+) -> None:
+    site.start(["sleep", "600"])
+    eventually(lambda: site.is_state("running"))
+    site.kill_runner()
+    os.killpg(site.fact("child.json")["group"], signal.SIGKILL)
+    eventually(lambda: site.is_state("ended"))
+    began_s = int(site.fact("started.json")["at_s"])
+    if vanishes:
+        for name in ("beat", "log"):
+            os.utime(site.lease / name, (began_s + 600,) * 2)
+    else:
+        ended = {"at_s": began_s + 600, "exit_code": 0, "problem": None, "sealed_s": 0, "told": False}
+        (site.lease / "ended.json").write_text(json.dumps(ended))
+    now_s = began_s - 7200
+    monkeypatch.setattr("time.time", lambda: now_s)
+    site.restart()
+    seen = site.look()
+    assert seen is not None
+    assert (seen.started_s, seen.ended_s) == (now_s - 600, now_s)
+    assert seen.kept_work_s == (0 if vanishes else 600)
+
+
 def test_a_runner_gives_signs_of_life(site: Site) -> None:
     site.start(["sleep", "600"])
     eventually((site.lease / "child.json").exists)

@@ -24,6 +24,7 @@ def an_engine(folder: Path, answer: Callable[[str], Any]) -> RayEngine:
     """With a bridge that answers each method so."""
     made = RayEngine(folder, Settings("ray:6379", "ours", "~", a_node("n"), {}))
     made._pipe, theirs = Pipe()
+    made._told = made._settings
 
     def bridge() -> None:
         while True:

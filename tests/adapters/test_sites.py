@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from brimful.adapters.engines.job_users.users import JobUser, JobUsers
 from brimful.adapters.sites import Site, Surroundings, make_engine, options_of, read_sites_file
 from brimful.client.settings import read_settings
 from brimful.errors import BadInput, WorldFailed
@@ -142,3 +143,29 @@ def test_the_local_engine_says_what_it_does_not_take(tmp_path: Path) -> None:
         make_engine(Site(site="a", address="ssh://host"), given)
     with refuses(BadInput, "sites.no_observing"):
         make_engine(Site(site="a", mode="observe"), given)
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "ray"])
+def test_a_missing_extra_is_named_before_anything_starts(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brimful.adapters.sites.find_spec", lambda _: None)
+    site = Site(site="big", engine=engine, address="10.0.0.5:6379" if engine == "ray" else "")
+    with refuses(BadInput, "sites.missing_extra", "big", engine) as caught:
+        make_engine(site, Surroundings(folder=tmp_path, log_bytes=0, microusd_per_gpu_hour=0))
+    assert caught.value.code == "missing_extra"
+    assert caught.value.hint == f"pip install 'brimful[{engine}]'"
+
+
+def test_kubernetes_refuses_the_users_of_job_users_before_there_is_a_cluster(tmp_path: Path) -> None:
+    ann = JobUser(name="ann", uid=20001, gid=20001, groups=(), home="/", shell="/bin/sh")
+    site = Site(site="k8s", engine="kubernetes", options={"image": "team/train:1"})
+    surroundings = Surroundings(
+        folder=tmp_path,
+        log_bytes=0,
+        microusd_per_gpu_hour=0,
+        runs_as=lambda _: JobUsers(tmp_path, {"default": ann}, shares=True),
+    )
+    with refuses(BadInput, "kubernetes.no_job_users", "k8s"):
+        make_engine(site, surroundings)
+    make_engine(site, replace(surroundings, runs_as=lambda _: JobUsers(tmp_path, {}, shares=True)))

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,11 +41,11 @@ class Fake(Commands):
     def jobs(self, prefix: str) -> list[JobRow]:
         return [row._replace(name=f"{prefix}{row.name}") for row in self.rows]
 
-    def racks(self) -> dict[str, str]:
+    def holders(self, but: Collection[str]) -> dict[str, list[str]]:
         return {}
 
-    def signals_reach_all(self) -> bool:
-        return True
+    def racks(self) -> dict[str, str]:
+        return {}
 
     def ends(self, jobs: Sequence[str]) -> list[EndRow]:
         self.asked += jobs

@@ -16,6 +16,7 @@ from brimful.adapters.engines.slurm.text import (
     Span,
     ends_from,
     gpus_in,
+    holders_from,
     hosts,
     jobs_from,
     marked,
@@ -103,6 +104,14 @@ def test_a_name_that_looks_like_another_line_is_none() -> None:
     text = f"mark|6|6|RUNNING|a1||0|N/A|N/A|None|evil\n{forged}\n{ours}\n"
     (row,) = jobs_from(marked(text, "mark|"), prefix="brimful:x:")
     assert (row.job, row.name) == ("8", "brimful:x:b.1\x0bc")
+
+
+def test_whose_jobs_hold_gpus_is_told_by_node_without_our_own() -> None:
+    text = "7|ann|gres:gpu:a100:2|n-[0-1]\n8|bob|gres:gpu:1|n-1\n9|ann|gpu:1|n-1\n"
+    text += "10|eve|N/A|n-1\n11|us|gpu:1|n-0\n"
+    assert holders_from(text, but={"11"}) == {"n-0": ["ann"], "n-1": ["ann", "bob"]}
+    with refuses(WorldFailed, "slurm.strange_answer"):
+        holders_from("slurm_load_jobs error", but=())
 
 
 def test_accounting_tells_states_whatever_jobs_are_called() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from brimful.adapters.engines import cgroups
 from brimful.adapters.engines.devices import device_files
+from brimful.adapters.engines.job_users import cgroups
+from brimful.adapters.engines.job_users.users import JobUser, JobUsers, find_users
 from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.engines.users import JobUser, JobUsers, find_users
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import BadInput, Refused
 from brimful.fleet.job import Job
+from brimful.language import say
 from brimful.scheduler.ports import CannotStart, Start
 from tests.builders import a_node, code_of
 from tests.server.live import Live, live, wait_for
@@ -38,6 +41,26 @@ def test_a_user_is_a_name_or_a_uid_that_need_not_be_in_any_table() -> None:
     assert found["speech"] == JobUser(
         name="1999999999", uid=1999999999, gid=1999999999, groups=(), home="/tmp", shell="/bin/sh"
     )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to look with another user's rights")
+@pytest.mark.parametrize("mode", [0o700, 0o711])
+def test_a_server_says_at_start_whose_jobs_cannot_run_its_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    """A link is followed: an environment that everyone may enter can come from a Python in root's home."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name, "home")
+        (home / "bin").mkdir(parents=True)
+        (home / "bin" / "python3").touch(mode=0o755)
+        python = Path(name, "python")
+        python.symlink_to(home / "bin" / "python3")
+        Path(name).chmod(0o755)
+        home.chmod(mode)
+        monkeypatch.setattr(sys, "executable", str(python))
+        JobUsers(tmp_path, {"vision": ALICE})
+        said = say("adapters.python_closed", users="alice", python=python, folder=home)
+        assert (str(said) in caplog.messages) == (mode == 0o700)
 
 
 @pytest.mark.usefixtures("_root")

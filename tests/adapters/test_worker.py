@@ -334,9 +334,46 @@ def test_a_site_that_failed_and_then_hangs_is_told_silent(benches: list[Bench]) 
     assert first is not None
     assert first.__traceback__ is None or first.__traceback__.tb_next is None
     bench.now += 20.0
-    said = bench.tick()["here"]
+    said = bench.tick()["here"].as_dict()
     hangs.set()
-    assert said.as_dict()["code"] == "adapters.site_silent"
+    assert said["code"] == "adapters.site_failed_then_silent"
+    assert "once" in str(said["before"]), "what it said last is not forgotten"
+    assert said["now"]["code"] == "adapters.site_silent"
+
+
+def test_a_failure_that_took_longer_than_a_site_may_be_silent_is_told(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+
+    def nodes() -> Sequence[Node]:
+        bench.now += 60.0
+        raise WorldFailed(verbatim("nobody at 127.0.0.1:6399"))
+
+    engine.nodes = nodes  # type: ignore[method-assign]
+    eventually(lambda: str(bench.tick().get("here")) == "nobody at 127.0.0.1:6399")
+
+
+def test_a_site_that_fails_at_every_look_is_logged_once(
+    benches: list[Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "brimful")
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    looked = 0
+
+    def nodes() -> Sequence[Node]:
+        nonlocal looked
+        looked += 1
+        if looked < 4:
+            raise RuntimeError("again and again")
+        return engine.listed
+
+    engine.nodes = nodes  # type: ignore[method-assign]
+    eventually(lambda: not bench.tick() and looked >= 4)
+    eventually(lambda: "answers again" in caplog.text)
+    assert len([each for each in caplog.records if "again and again" in each.getMessage()]) == 1
 
 
 def test_sites_that_hang_are_waited_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

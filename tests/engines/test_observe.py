@@ -82,6 +82,8 @@ def test_estimates_of_starts_and_ends_are_not_taken_for_what_happened() -> None:
 class Watched:
     """A site that shows what it is given."""
 
+    site = "hpc"
+
     def __init__(self, *jobs: SeenJob, nodes: Sequence[Node] = ()) -> None:
         self.jobs, self._nodes = jobs, nodes
 

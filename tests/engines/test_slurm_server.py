@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from brimful.fleet.state import OVER
+from brimful.language import words
 from brimful.server.doctor import examine
 from brimful.server.run.engines import engines_in
 from tests.engines.slurm_cluster import Cluster
@@ -72,6 +73,23 @@ def test_a_job_runs_on_slurm_and_never_on_what_a_stranger_holds(server: Live, cl
     assert server.show(jobs[2])["leases"] == [], "it was never ordered: Slurm keeps nothing of ours waiting"
     Path("go").touch()
     wait_for(lambda: {phase(server, job) for job in jobs} == {"finished"})
+
+
+def test_people_see_who_else_holds_gpus_and_which_nodes_slurm_keeps_closed(
+    server: Live, cluster: Cluster
+) -> None:
+    cluster.stranger("-w", "n-0", "--gres=gpu:a100:6")
+    drain = ("scontrol", "update", "NodeName=v-1", "State=DRAIN")
+    cluster.run(*drain, "Reason=fans")
+    try:
+        wait_for(lambda: server.ask("fleet", "show")["gpus"] == 20)
+        wait_for(lambda: server.ask("fleet", "nodes")[0]["others"] == ["root"])
+        assert words("fleet.gpu_held_by", users="root") in server.read("fleet", "show")
+        told = server.read("fleet", "nodes")
+        assert "v-1" in told
+        assert "fans" in told
+    finally:
+        cluster.run("scontrol", "update", "NodeName=v-1", "State=RESUME")
 
 
 def test_what_slurm_preempts_goes_on_elsewhere_from_its_checkpoint(server: Live, cluster: Cluster) -> None:

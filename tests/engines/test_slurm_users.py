@@ -16,10 +16,11 @@ import pytest
 import brimful
 from bench.chaos import python_for_all
 from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.job_users.users import JobUsers, find_users
 from brimful.adapters.engines.slurm import engine
 from brimful.adapters.engines.slurm.commands import Commands
 from brimful.adapters.engines.slurm.engine import SlurmEngine
-from brimful.adapters.engines.users import JobUsers, find_users
+from brimful.adapters.engines.slurm.tenants import Tenants
 from brimful.adapters.sites import Site
 from brimful.client.pack import packed
 from brimful.errors import BrimfulError
@@ -206,10 +207,14 @@ def test_a_tenant_without_a_user_is_refused_and_so_is_a_folder_that_users_cannot
     with pytest.raises(BrimfulError) as caught:
         lab.engine.admit("green")
     assert caught.value.code == "no_job_user"
-    for closed, options in ((tmp_path, lab.options), (lab.folder, replace(lab.options, python=""))):
+    here = replace(lab.options, python="")
+    for closed, options, code in (
+        (tmp_path, lab.options, "slurm.user_cannot_reach"),
+        (lab.folder, here, "slurm.user_cannot_reach_link"),
+    ):
         if closed == lab.folder and not Path(sys.executable).resolve().is_relative_to("/root"):
             continue
-        with refuses(BrimfulError, "slurm.user_cannot_reach", "games"):
+        with refuses(BrimfulError, code, "games"):
             SlurmEngine(
                 closed / "other",
                 Commands("low"),
@@ -219,6 +224,21 @@ def test_a_tenant_without_a_user_is_refused_and_so_is_a_folder_that_users_cannot
                 log_bytes=1,
                 runs_as=JobUsers(closed, lab.users),
             )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives itself another user's rights, which needs root")
+def test_a_python_that_links_to_where_users_cannot_go_is_named_with_its_link(tmp_path: Path) -> None:
+    shared = Path(tempfile.mkdtemp(prefix="brimful-shared-"))
+    try:
+        shared.chmod(0o755)
+        (tmp_path / "python").touch()
+        tmp_path.chmod(0o700)
+        link = shared / "python"
+        link.symlink_to(tmp_path / "python")
+        with refuses(BrimfulError, "slurm.user_cannot_reach_link", str(link)):
+            Tenants(find_users(USERS), site="hpc").let_in(shared / "leases", link)
+    finally:
+        shutil.rmtree(shared)
 
 
 def test_a_tenants_rank_that_fails_ends_its_gang(lab: SharedLab) -> None:

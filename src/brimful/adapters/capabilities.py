@@ -80,6 +80,12 @@ class Complains(Protocol):
 
 
 @runtime_checkable
+class KnowsOthers(Protocol):
+    def others(self) -> Mapping[str, Sequence[str]]:
+        """By node, as of the last look: users whose own jobs hold GPUs there."""
+
+
+@runtime_checkable
 class Examines(Protocol):
     """A provider that supports a closer check than the loop makes."""
 
@@ -106,6 +112,9 @@ class SeenJob(NamedTuple):
 @runtime_checkable
 class WatchesJobs(Protocol):
     """An engine that can be watched without acting on it."""
+
+    @property
+    def site(self) -> str: ...
 
     def nodes(self) -> Sequence[Node]: ...
 

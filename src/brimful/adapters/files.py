@@ -116,9 +116,16 @@ def _reserve_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.reserved")
 
 
+ID = ".id"
+
+
+def has_identity(folder: Path) -> bool:
+    return os.path.exists(folder / ID)  # noqa: PTH110 - "no" also where we may not look
+
+
 def identity(folder: Path) -> str:
     """A random id that the folder keeps for life, even when it is moved."""
-    path = folder / ".id"
+    path = folder / ID
     if not path.exists():
         with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
             file.write(secrets.token_hex(16))

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.adapters.capabilities import SeenJob, WatchesJobs
+from brimful.adapters.engines.worker import Order, Worker
 from brimful.adapters.files import read_json, write_json
 from brimful.files import write_whole
 from brimful.fleet.state import Node
+from brimful.scheduler.ports import CannotStart, Failures
 from brimful.units import MICROUSD
 
 FACTS, TRACE, FLEET = "observed.json", "observed.csv", "fleet.toml"
 VERSION = 2
 WRITE_S = 60  # how often to write when nothing has changed
+LOOK_S = 5.0  # between two looks
 MOST_JOBS = 200_000  # the oldest finished jobs are dropped first
 
 
@@ -30,6 +34,7 @@ class Observer:
     """Only looks and records."""
 
     def __init__(self, engine: WatchesJobs, folder: Path, clock: Callable[[], float]) -> None:
+        self.site = engine.site
         self._engine, self._folder, self._clock = engine, folder, clock
         self._record = read_record(folder)
         self._last_s: int | None = None  # our last look; before that nothing is known
@@ -69,6 +74,38 @@ class Observer:
             if job.ended_s is None and name not in seen:
                 ended_s = max(seen_s, job.started_s or 0)
                 self._record.jobs[name] = job._replace(ended_s=ended_s, outcome="unknown")
+
+
+class WatchWorker(Worker):
+    """Lets an observer look, off the loop, when the loop asks: while this server leads."""
+
+    certain = CannotStart  # no order is ever given
+
+    def __init__(self, observer: Observer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(observer.site, clock=clock)
+        self._observer, self._due = observer, False
+        self._asked = float("-inf")  # when a look was last due
+
+    def check(self) -> None:
+        """WorldFailed if the last look failed or is too old."""
+        with self._lock:
+            now = self._clock()
+            if self._asked == float("-inf"):
+                self._heard = now
+            if now - self._asked >= LOOK_S:
+                self._asked, self._due = now, True
+                self._wake.set()
+            self._check_heard(is_known=True)
+
+    def _ask_world(self) -> None:
+        with self._timed("look"):
+            self._observer.look()
+
+    def _keep(self, found: None, *, at: float) -> bool:  # noqa: ARG002
+        return False
+
+    def _act(self, orders: Sequence[Order]) -> Failures:
+        raise AssertionError(orders)
 
 
 class SeenNode(NamedTuple):

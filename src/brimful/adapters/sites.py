@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -37,7 +38,7 @@ from brimful.units import HOUR_S, microusd_from_usd
 
 if TYPE_CHECKING:
     from brimful.adapters.code import CodeStore
-    from brimful.adapters.engines.users import JobUsers
+    from brimful.adapters.engines.job_users.users import JobUsers
     from brimful.scheduler.cloud.providers import Provider
     from brimful.scheduler.ports import Engine
 
@@ -308,6 +309,13 @@ def _registered(site: Site, group: str, code: str) -> Any:  # noqa: ANN401 - wha
         why = f"{type(error).__name__}: {error}"[:300]
         said = say("sites.engine_not_loaded", site=site.site, engine=site.engine, where=entry.value, why=why)
         raise WorldFailed(said, code="engine_not_loaded") from error
+
+
+def needs_extra(site: Site, package: str) -> None:
+    """Before anything starts. The extra has the engine's name."""
+    if find_spec(package) is None:
+        said = say("sites.missing_extra", site=site.site, engine=site.engine, package=package)
+        raise BadInput(said, code="missing_extra")
 
 
 def needs_nothing_else(site: Site) -> None:

@@ -25,7 +25,7 @@ from brimful.files import write_whole
 from brimful.fleet.events import MALFORMED
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
-from brimful.language import say
+from brimful.language.record import said_by_anybody
 from brimful.scheduler.ports import Observation, Start
 
 MOST_RANKS = 4096
@@ -134,18 +134,26 @@ class NodeAgent:
         return failed.get(lease)
 
     def begun(self, leases: Collection[str]) -> list[str]:
-        """Leases with a trace here: they ran, are running, or will never run."""
-        marks = ("started.json", "ended.json", "stop.json")
-        return [lease for lease in leases if any((self._root / lease / mark).exists() for mark in marks)]
+        """Leases that a start no longer changes: begun here, if only just, or told to stop."""
+        return [lease for lease in leases if self._engine.has_begun(lease)]
 
     def stop(self, leases: Collection[str], grace_s: int) -> Mapping[str, BrimfulError]:
         return dict(self._engine.stop(list(leases), grace_s=grace_s))
 
-    def leave(self, lease: str, grace_s: int, node: str) -> None:
-        """The engine evicts the lease: `node` is drained. Delivered like a stop, but not counted as ours."""
+    def leave(self, lease: str, grace_s: int, why: object) -> None:
+        """The engine evicts the lease, if it has begun here. `why`: as for `give_up`."""
+        if (self._root / lease / "part.json").exists():
+            self.give_up(lease, grace_s, why)
+
+    def give_up(self, lease: str, grace_s: int, why: object) -> None:
+        """End it like a stop, but count it neither as ours nor as the job's failure. Later starts do nothing.
+
+        `why`: the reason, as a record.
+        """
         folder = self._root / lease
-        if (folder / "part.json").exists() and not (folder / "stop.json").exists():
-            write_json(folder / "drained.json", {"node": node})
+        if not (folder / "stop.json").exists():
+            folder.mkdir(exist_ok=True, mode=0o700)
+            write_json(folder / "given_up.json", {"why": why})
             self._engine.stop([lease], grace_s=grace_s)
 
     def observe(self, leases: Collection[str]) -> tuple[list[Seen], list[str], Said | None]:
@@ -174,11 +182,13 @@ class NodeAgent:
         return found if is_one and abs(found.skew_s) < 1 << 32 else None
 
     def _seen(self, part: Place, told: Observation) -> Seen:
-        told = replace(told, skew_s=part.skew_s)
-        drained = facts(self._root / told.lease / "drained.json")
-        if drained and told.cause == "stopped_by_us":
+        told, folder = replace(told, skew_s=part.skew_s), self._root / told.lease
+        if told.state == "absent" and (folder / "stop.json").exists():  # its start comes too late
+            told.state, told.cause = "ended", "stopped_by_us"
+        given_up = facts(folder / "given_up.json")
+        if given_up is not None and told.cause == "stopped_by_us":
             told.cause, told.exit_code = "preempted_by_engine", told.exit_code or None
-            told.problem = say("adapters.ray_drained", node=str(drained.get("node")))
+            told.problem = said_by_anybody(given_up.get("why"))
         return Seen(part.rank, part.ranks, part.devices, told)
 
     def warn(self, lease: str, until_s: int | None) -> None:

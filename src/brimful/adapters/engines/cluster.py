@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
 from brimful.adapters.code import CodeStore
+from brimful.adapters.engines.job_users.users import JobUsers
 from brimful.adapters.engines.lease_folders import LeaseFolders
-from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.sites import Site
 from brimful.errors import Said
 from brimful.fleet.state import Node

@@ -97,7 +97,7 @@ def _merged(lease: str, those: Ranks, *, lost: Sequence[str]) -> Observation | N
         return whole if len(those) == ranks else replace(whole, exit_code=None, cause="preempted_by_engine")
     if states == {"absent"}:
         return None
-    first = next((each for each in seen if each.state == "waiting"), seen[0] if seen else None)
+    first = next((each for each in seen if each.state in {"waiting", "absent"}), seen[0] if seen else None)
     if first is None or first.state in {"ended", "absent"} or len(those) < ranks:
         return Observation(
             lease=lease, state="waiting", problem=say("adapters.gang_parts", begun=len(those), of=ranks)
@@ -131,7 +131,8 @@ def _ended(lease: str, seen: Sequence[Observation], started: int | None) -> Obse
     # A first rank that finishes before the others reports all its work as kept.
     keeper = first if seen[0].cause == "finished" else seen[0]
     problem = first.problem
-    if failed and len(seen) > 1 and problem is not None:
+    of_all = first.cause != "failed" and all(each.problem == problem for each in seen)
+    if failed and problem is not None and not of_all and len(seen) > 1:
         problem = say("adapters.rank_failed", rank=rank, how=problem)
     return Observation(
         lease=lease,

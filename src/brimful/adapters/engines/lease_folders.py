@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import samples
+from brimful.adapters.engines.job_users.users import JobUser, JobUsers
 from brimful.adapters.engines.runner import WORK
-from brimful.adapters.engines.users import JobUser, JobUsers
 from brimful.adapters.files import NOTE_BYTES, identity, read_json, write_json
 from brimful.adapters.objects.store import below
 from brimful.errors import BrimfulError, Refused, Said, WorldFailed
@@ -177,9 +177,9 @@ class LeaseFolders:
 
     def _kept_env(self, job: Job) -> Mapping[str, str]:
         kept = read_json(self._env_file(job.array or job.job))
-        if kept is None and job.env and not any(value for _, value in job.env):
+        if kept is None and not all(value for _, value in job.env):
             raise CannotStart(say("adapters.environment_lost", job=job.job))
-        return dict(job.env) if kept is None else kept
+        return dict(job.env) | (kept or {})
 
     def _env_file(self, job: str) -> Path:
         return self._folder(job).parent / ".env" / f"{job}.json"
@@ -212,9 +212,26 @@ def facts(path: Path) -> dict[str, Any] | None:
 
 def second(value: object) -> int:
     """A timestamp from a file that a job may have written: never in the future."""
+    return max(0, min(moment(value), int(time.time())))
+
+
+def moment(value: object) -> int:
+    """The same as it was written: it is in the future if the clock was set back since."""
     if not isinstance(value, int | float):
         raise TypeError(f"{str(value)[:40]!r} is not a moment")
-    return max(0, min(int(value), int(time.time())))
+    return int(value)
+
+
+def by_this_clock(started: dict[str, Any], ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both, moved back together if the clock was set back since: the time between them is what is billed."""
+    late_s = moment(ended["at_s"]) - int(time.time())
+    if late_s <= 0:
+        return started, ended
+    sealed_s = ended.get("sealed_s")
+    moved = {"at_s": moment(ended["at_s"]) - late_s}
+    if isinstance(sealed_s, int) and sealed_s > late_s:
+        moved["sealed_s"] = sealed_s - late_s
+    return {**started, "at_s": moment(started["at_s"]) - late_s}, {**ended, **moved}
 
 
 def kept_work_s(

@@ -22,16 +22,19 @@ from typing import Any
 from brimful.adapters.capabilities import GpuUse, LogPiece
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
-from brimful.adapters.engines.isolation import NOTICE_MODE, OWN, is_isolated, notice_file
+from brimful.adapters.engines.job_users.isolation import NOTICE_MODE, OWN, is_isolated, notice_file
+from brimful.adapters.engines.job_users.users import JobUsers
 from brimful.adapters.engines.lease_folders import (
     LOG_BYTES,
     LeaseFolders,
+    by_this_clock,
     each_lease,
     exit_code_of,
     facts,
     failing,
     is_done,
     kept_work_s,
+    moment,
     rank_env,
     second,
 )
@@ -44,7 +47,6 @@ from brimful.adapters.engines.processes import (
     marked,
     signal_marked,
 )
-from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
 from brimful.adapters.mps import mps_env
 from brimful.adapters.objects.carriage import read_carried
@@ -147,8 +149,7 @@ class LocalEngine(LeaseFolders):
     def _start(self, start: Start) -> None:
         lease = start.lease
         folder = self._folder(lease)
-        begun = any((folder / name).exists() for name in ("started.json", "ended.json", "stop.json"))
-        if begun or self._has_runner(lease) or lease in self._not_begun:
+        if self.has_begun(lease):
             return
         try:
             folder.mkdir(exist_ok=True, mode=0o700)
@@ -172,6 +173,17 @@ class LocalEngine(LeaseFolders):
                 say("adapters.cannot_start_in", lease=lease, folder=folder, error=os_words(error))
             ) from error
         self._runners[lease] = runner
+
+    def has_begun(self, lease: str) -> bool:
+        """Whether it begins, has begun or was told to stop, so that a start changes nothing.
+
+        A runner lives until it holds the lock, and holds that until it has left a mark: asked in this order,
+        none is missed.
+        """
+        folder = self._folder(lease)
+        if self._has_runner(lease) or lease in self._not_begun or held(folder / "lock"):
+            return True
+        return any((folder / name).exists() for name in ("started.json", "ended.json", "stop.json"))
 
     def _local_order(self, start: Start) -> dict[str, Any]:
         parts, user, folder = start.parts, self._user_of(start.job), self._folder(start.lease)
@@ -261,7 +273,7 @@ class LocalEngine(LeaseFolders):
 
     def living(self) -> list[str]:
         """Leases with a living process, whoever asked for it."""
-        found = {name for name, uid in leases_living(self.identity) if uid in self._uids(name)}
+        found = {each.lease for each in leases_living({self.identity}) if each.uid in self._uids(each.lease)}
         return sorted(found)
 
     def _uids(self, lease: str) -> set[int]:
@@ -310,6 +322,8 @@ class LocalEngine(LeaseFolders):
                 "problem": as_record(problem),
                 "at_s": None if started is None else _last_seen_s(folder, started),
             }
+        if started is not None and ended.get("at_s") is not None:
+            started, ended = by_this_clock(started, ended)
         began_s = None if started is None else second(started["at_s"])
         cause, code = _cause(folder, ended, began_s=began_s), exit_code_of(ended.get("exit_code"))
         ended_s = None if ended.get("at_s") is None else max(began_s or 0, second(ended["at_s"]))
@@ -432,14 +446,15 @@ def _cause(folder: Path, ended: Mapping[str, Any], *, began_s: int | None) -> Ca
 
 def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
     """The last sign of life of a job that ended without a record. Nobody is billed for the time after it."""
-    began_s = seen_s = second(started["at_s"])
+    began_s = seen_s = max(0, moment(started["at_s"]))
     for name in ("beat", "log"):
         with contextlib.suppress(OSError):
             seen_s = max(seen_s, int((folder / name).lstat().st_mtime))
     booted_s = boot_s()
     if booted_s is not None and began_s < booted_s:
         seen_s = min(seen_s, booted_s)
-    return max(began_s, min(seen_s, int(time.time())))
+    now_s = int(time.time())
+    return seen_s if began_s > now_s else min(seen_s, now_s)
 
 
 def _last_words(folder: Path, code: int) -> Sentence:

@@ -14,8 +14,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from brimful.job import open_plain
 
@@ -25,6 +26,7 @@ NO_LOCK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 MOST_BYTES = 6 << 20  # arguments and environment: three quarters of the kernel's _STK_LIM
 # Only a name that a lease's folder can have: a process may carry anything there.
 LEASE = re.compile(rb"\0BRIMFUL_LEASE=([A-Za-z0-9_-][A-Za-z0-9._-]{0,99})(?=\0)")
+ENGINE = re.compile(rb"\0BRIMFUL_ENGINE=([0-9a-f]{32})(?=\0)")
 GONE = "ZX"  # a zombie has ended and holds nothing; its parent has not reaped it yet
 
 
@@ -55,17 +57,31 @@ def marked(mark: Mapping[str, str]) -> Iterator[int]:
             yield pid
 
 
-def leases_living(engine: str) -> Iterator[tuple[str, int]]:
-    """The lease and uid of each living process that the engine with this id started, by what it carries.
+class Living(NamedTuple):
+    lease: str
+    pid: int
+    uid: int
 
-    Any job can carry another's lease id: the caller must check that the user may carry it.
+
+def leases_living(engines: Collection[str]) -> Iterator[Living]:
+    """Each living process that an engine with one of these ids started, by what it carries.
+
+    Any job can carry another's lease id: only its uid shows whether it may.
     """
-    for pid in _pids():
+    for pid in _pids() if engines else ():
         carried = _carried(pid)
-        if _is_in(carried, "BRIMFUL_ENGINE", engine):
+        if any(name.decode() in engines for name in ENGINE.findall(carried)):
             with contextlib.suppress(OSError):
                 uid = (PROC / str(pid)).stat().st_uid
-                yield from ((name.decode(), uid) for name in LEASE.findall(carried))
+                yield from (Living(name.decode(), pid, uid) for name in LEASE.findall(carried))
+
+
+def runs_alive(engines: Collection[str]) -> dict[str, list[int]]:
+    """By lease: the living processes that these engines started."""
+    found: dict[str, list[int]] = {}
+    for each in leases_living(engines):
+        found.setdefault(each.lease, []).append(each.pid)
+    return found
 
 
 def signal_marked(mark: Mapping[str, str], number: int) -> None:

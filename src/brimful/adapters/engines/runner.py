@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from brimful.adapters.code import unpack
-from brimful.adapters.engines import isolation
 from brimful.adapters.engines.checkpoints import make_ready, sealed_in, take_over
+from brimful.adapters.engines.job_users import isolation
 from brimful.adapters.engines.logs import name_of
 from brimful.adapters.engines.processes import born
 from brimful.adapters.engines.watch import FAILED, StoppedBeforeBegun, Watch, signal_group
@@ -63,8 +63,6 @@ BEGINS = b"\x1ebrimful "  # starts the line after which everything is the job's
 
 
 def main(folder: Path) -> int:
-    if os.environ.get("BRIMFUL_DETACH") and os.fork():
-        os._exit(0)  # our parent may kill its children when it exits, and must not kill this one
     order = read_json(folder / "order.json")
     if order is None:
         return 0  # another runner has carried it out
@@ -74,6 +72,10 @@ def main(folder: Path) -> int:
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0  # another runner holds it
+        # Our parent may kill its children when it exits, and must not kill this one. Not before the lock is
+        # held: until then it is our life that tells an agent that the lease has begun.
+        if os.environ.get("BRIMFUL_DETACH") and os.fork():
+            os._exit(0)
         if (folder / "started.json").exists() or (folder / "ended.json").exists():
             # It ran before; a job never runs twice under one lease. Delete what a late engine ordered: it
             # contains the job's environment.

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from brimful.adapters.engines.isolation import OWN, is_isolated
+from brimful.adapters.engines.job_users.isolation import OWN, is_isolated
 from brimful.errors import BadInput
 from brimful.job import open_plain
 from brimful.language import Number, say

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from brimful.adapters.engines import isolation
+from brimful.adapters.engines.job_users import isolation
 from brimful.adapters.engines.logs import name_of, shorten
+from brimful.adapters.engines.slurm.ear import Ear
 from brimful.adapters.files import read_json, write_json
 from brimful.adapters.providers.cloud_word import cloud_word
 from brimful.errors import BrimfulError
@@ -24,8 +25,8 @@ HURRY_S = 0.05  # between two looks at a log that grows too fast for that
 SENDING = 2  # a cloud's notice is split in two: one part for the job to save, one for the carrier to send
 GRACE_S = 10  # if neither the stop nor the order says
 # In the folder of a gang whose ranks have separate runners, why the others end: "RANK CODE" of the rank that
-# failed first; the nodes that the cloud takes back.
-FAILED, TAKEN = "failed", "taken"
+# failed first; the nodes that the cloud takes back; the batch script above the ranks was told to end.
+FAILED, TAKEN, SIGNALLED = "failed", "taken", "signalled"
 Asker = Literal["us", "cloud", "signal"]  # who wants a job to end; a signal is ours if stop.json exists
 
 
@@ -62,9 +63,8 @@ class Watch:
         self.taken = False  # by the cloud
         self.sent_away = False  # by a signal that is not ours: the engine's, or a machine's shutdown
         self.prepares = False  # checkpoints are being fetched and hashed, which may take hours
-        # An engine that signals all processes of a job has already told the job: do not signal it twice.
-        passes_on = not order.get("hears_engine")
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask(by="signal", passes_on=passes_on))
+        self._ear = Ear() if order.get("hears_engine") else None
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: self._hear())
         for wakes in (signal.SIGALRM, signal.SIGURG):
             signal.signal(wakes, lambda _signal, _frame: self._look())
         signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
@@ -95,6 +95,10 @@ class Watch:
 
     def let_go(self) -> None:
         self._job = None
+
+    def _hear(self) -> None:
+        """An engine that signals all processes of a job has already told the job: do not signal it twice."""
+        self.ask(by="signal", passes_on=self._ear is None or not self._ear.has_heard())
 
     def ask(self, *, by: Asker = "us", passes_on: bool = True, most_s: int | None = None) -> None:
         """End the job: SIGTERM, its grace, then SIGKILL."""
@@ -173,6 +177,8 @@ class Watch:
             )
             if gang_ends or self._is_stopped:
                 self.ask()
+            elif self._gang is not None and (self._gang / SIGNALLED).exists():
+                self._hear()
             elif self._cloud is not None:
                 with contextlib.suppress(OSError):
                     self._pass_on_notice(self._cloud.notice)

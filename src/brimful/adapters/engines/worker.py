@@ -20,7 +20,7 @@ from typing import Any
 from brimful.adapters.plausible import plausible
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
-from brimful.language import Seconds, say, verbatim
+from brimful.language import say, verbatim
 from brimful.scheduler.cloud.providers import Host, Takes
 from brimful.scheduler.ports import CannotStart, Carries, Engine, Failures, Observation, Start, Warns
 
@@ -126,15 +126,16 @@ class Worker(ABC):
     def _check_heard(self, *, is_known: bool) -> None:
         """Under the lock. WorldFailed if the last look failed or is too old."""
         silent_s, failed = self._clock() - self._heard, self._failed
-        if silent_s <= self._silent_s and failed is not None:
+        is_late = silent_s > self._silent_s
+        if failed is not None and not is_late:
             # A new one each time: an exception raised again and again would accumulate tracebacks.
             raise WorldFailed(failed.said, hint=failed.way_out, code=failed.code)
-        if not is_known or silent_s > self._silent_s:
+        if is_late or not is_known:
             step = say("adapters.site_looks") if self._step is None else verbatim(self._step[0])
-            raise WorldFailed(
-                say("adapters.site_silent", site=self.site, silent_s=Seconds(silent_s), step=step),
-                code="site_silent",
-            )
+            said = say("adapters.site_silent", step=step)
+            if failed is not None:
+                said = say("adapters.site_failed_then_silent", before=failed.said, now=said)
+            raise WorldFailed(said, code="site_silent")
 
     def _give(self, kind: str, orders: Mapping[str, Any]) -> Failures:
         """Queue orders unless already queued or just carried out; raises what went wrong with them before."""
@@ -211,21 +212,28 @@ class Worker(ABC):
         try:
             found = self._ask_world()
         except Exception as error:  # noqa: BLE001 - a site's bug must not affect other sites
-            self._keep_failure(_as_brimful_error(error, self.site), at=at)
+            self._keep_failure(error)
             return
         finally:
             self._looked.set()
         with self._lock:
             # Only if something differs from the last look: the loop looks again each time it is told.
-            differs = self._keep(found, at=at) or self._failed is not None
+            failed = self._failed
+            differs = self._keep(found, at=at) or failed is not None
             self._failed, self._heard = None, at
+        if failed is not None:
+            log.info("site %s answers again", self.site)
         if differs:
             self._tell()
 
-    def _keep_failure(self, error: BrimfulError, *, at: float) -> None:
+    def _keep_failure(self, error: Exception) -> None:
+        """It has been heard now: a look that fails may take longer than a site may be silent."""
+        ours = _as_brimful_error(error, self.site)
         with self._lock:
-            before, self._failed, self._heard = self._failed, error, at
-        if before is None or before.problem != error.problem:
+            before, self._failed, self._heard = self._failed, ours, self._clock()
+        if before is None or before.problem != ours.problem:  # not again for each look
+            bug = None if ours is error else error
+            log.warning("site %s does not answer: %s", self.site, ours.problem, exc_info=bug)
             self._tell()
 
     def _carry_out(self, orders: Sequence[Order]) -> None:
@@ -235,11 +243,9 @@ class Worker(ABC):
             for order in orders:
                 order.may_act()
             with self._timed(kind, f" {orders[0].name}{more}"):
-                failed = {
-                    name: _as_brimful_error(error, self.site) for name, error in self._act(orders).items()
-                }
+                failed = {name: self._foreseen(error) for name, error in self._act(orders).items()}
         except Exception as error:  # noqa: BLE001 - one site's failure must not block others
-            foreseen = _as_brimful_error(error, self.site)
+            foreseen = self._foreseen(error)
             if isinstance(foreseen, self.certain):  # from one of them, but we do not know which
                 foreseen = WorldFailed(foreseen.said)
             failed = dict.fromkeys((order.name for order in orders), foreseen)
@@ -254,6 +260,12 @@ class Worker(ABC):
             self._due = True
         if any(isinstance(error, self.certain) for error in failed.values()) or not self._queue:
             self._tell()
+
+    def _foreseen(self, error: Exception) -> BrimfulError:
+        ours = _as_brimful_error(error, self.site)
+        if ours is not error:
+            log.error("site %s: internal error", self.site, exc_info=error)
+        return ours
 
     @contextmanager
     def _timed(self, step: str, of: str = "") -> Iterator[None]:
@@ -410,5 +422,4 @@ def _wait_for(waits: Collection[Callable[[float], bool]], *, most_s: float) -> N
 def _as_brimful_error(error: Exception, site: str) -> BrimfulError:
     if isinstance(error, BrimfulError):
         return error
-    log.error("site %s: internal error", site, exc_info=error)
     return WorldFailed(say("adapters.site_met_a_bug", site=site, error=f"{type(error).__name__}: {error}"))

@@ -18,6 +18,18 @@ from brimful.adapters.stores.schema import tokens as _tokens
 from brimful.adapters.stores.schema import users as _users
 from brimful.adapters.stores.sql import SqlStore
 
+# What Operate reads again and again. SQLAlchemy takes longer to make a statement than SQLite to answer it.
+_LIMIT = sa.bindparam("limit", type_=sa.Integer)
+_ALL_DEEDS = sa.select(_audit).order_by(_audit.c.seq.desc()).limit(_LIMIT)
+_ALL_TOKENS = (
+    sa.select(_tokens).where(_tokens.c.kind == "token").order_by(_tokens.c.created_s.desc()).limit(_LIMIT)
+)
+_EVERYBODY = (
+    sa.select(_users, _members.c.tenant, _members.c.role)
+    .outerjoin(_members, _members.c.user == _users.c.user)
+    .order_by(_users.c.user, _members.c.tenant)
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
@@ -80,7 +92,7 @@ class AccessStore:
     def users(self, tenants: Collection[str] | None = None) -> list[User]:
         """The users of these teams; all users if none are given."""
         if tenants is None:
-            return self._users(sa.true())
+            return self._users(None)
         there = sa.select(_members.c.user).where(_members.c.tenant.in_(tenants))
         return self._users(_users.c.user.in_(there))
 
@@ -99,13 +111,8 @@ class AccessStore:
             mine = _users.update().where(_users.c.user == user.user)
             connection.execute(mine.values(identity=user.identity))
 
-    def _users(self, where: sa.ColumnElement[bool]) -> list[User]:
-        wanted = (
-            sa.select(_users, _members.c.tenant, _members.c.role)
-            .outerjoin(_members, _members.c.user == _users.c.user)
-            .where(where)
-            .order_by(_users.c.user, _members.c.tenant)
-        )
+    def _users(self, where: sa.ColumnElement[bool] | None) -> list[User]:
+        wanted = _EVERYBODY if where is None else _EVERYBODY.where(where)
         found: dict[str, User] = {}
         with self._store.reading() as connection:
             for row in connection.execute(wanted):
@@ -119,18 +126,17 @@ class AccessStore:
     # -- tokens ----------------------------------------------------------------------------------------
 
     def token(self, name: str) -> Token | None:
-        found = self._tokens(_tokens.c.token == name)
-        return found[0] if found else None
+        wanted = sa.select(_tokens).where(_tokens.c.token == name)
+        with self._store.reading() as connection:
+            row = connection.execute(wanted).first()
+        return None if row is None else Token(**row._mapping)
 
     def tokens(self, tenants: Collection[str] | None = None, *, limit: int = 1000) -> Sequence[Token]:
         """Newest first; all tenants' if none are given. Without sessions and tickets."""
-        where = _tokens.c.kind == "token"
-        if tenants is not None:
-            where = sa.and_(where, _tokens.c.tenant.in_(tenants))
-        return self._tokens(where, limit)
+        return self._tokens(None if tenants is None else _tokens.c.tenant.in_(tenants), limit)
 
     def tokens_of(self, user: str, *, limit: int = 1000) -> Sequence[Token]:
-        return self._tokens(sa.and_(_tokens.c.kind == "token", _tokens.c.name == user), limit)
+        return self._tokens(_tokens.c.name == user, limit)
 
     def revoke(self, name: str, *, at_s: int) -> bool:
         """Revoke it and everything created with it. False if it was already revoked."""
@@ -173,13 +179,13 @@ class AccessStore:
         self, tenants: Collection[str] | None = None, *, before: int | None = None, limit: int = 200
     ) -> list[dict[str, Any]]:
         """Newest first, each with its `seq`."""
-        wanted = sa.select(_audit).order_by(_audit.c.seq.desc()).limit(limit)
+        wanted = _ALL_DEEDS
         if tenants is not None:
             wanted = wanted.where(_audit.c.tenant.in_(tenants))
         if before is not None:
             wanted = wanted.where(_audit.c.seq < before)
         with self._store.reading() as connection:
-            return [dict(row._mapping) for row in connection.execute(wanted)]
+            return [dict(row._mapping) for row in connection.execute(wanted, {"limit": limit})]
 
     def forget_deeds(self, *, before_s: int | None, last: int | None, dry_run: bool = False) -> int:
         """Drop entries older than this, and all but the newest `keep`; returns how many there are or were."""
@@ -195,10 +201,10 @@ class AccessStore:
                 return connection.execute(wanted).scalar_one()
             return connection.execute(_audit.delete().where(sa.or_(*old))).rowcount
 
-    def _tokens(self, where: sa.ColumnElement[bool], limit: int = 1) -> list[Token]:
-        wanted = sa.select(_tokens).where(where).order_by(_tokens.c.created_s.desc()).limit(limit)
+    def _tokens(self, where: sa.ColumnElement[bool] | None, limit: int) -> list[Token]:
+        wanted = _ALL_TOKENS if where is None else _ALL_TOKENS.where(where)
         with self._store.reading() as connection:
-            return [Token(**row._mapping) for row in connection.execute(wanted)]
+            return [Token(**row._mapping) for row in connection.execute(wanted, {"limit": limit})]
 
 
 def _enrol(connection: sa.Connection, name: str, roles: Mapping[str, str], *, at_s: int) -> None:

@@ -13,7 +13,7 @@ import json
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ ROWS = 5_000
 MAX_LINE_BYTES = 64 << 20
 # RuntimeError: encrypted, or an unknown compression.
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+Allow = Callable[[sa.Connection, Fold], None]
 UNWRITABLE = (sa.exc.CompileError, sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError)
 
 
@@ -86,11 +87,11 @@ def read_manifest(source: Path) -> Backup:
         raise BadInput(say("adapters.not_a_backup", source=source, error=error)) from error
 
 
-def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
+def restore(source: Path, store: SqlStore, *, allow: Allow | None = None) -> tuple[Fold, int]:
     """Fill an empty database in one transaction; returns what its log says, and when that ends.
 
     Its hashes are checked first. They can be right and the rows nonsense, so the result is read and folded
-    before it is committed.
+    before it is committed. `allow` raises if it must not be.
     """
     made = read_manifest(source)
     if made.schema > SCHEMA_VERSION:
@@ -127,7 +128,10 @@ def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
             except (*UNREADABLE, *UNWRITABLE, *MALFORMED) as error:
                 raise _bad_row(source, name, error) from error
         prepare(connection, where=store.where)
-        return _folded(connection, source)
+        fold, last_s = _folded(connection, source)
+        if allow is not None:
+            allow(connection, fold)
+        return fold, last_s
 
 
 def verify(source: Path) -> int:

@@ -21,7 +21,7 @@ import brimful.market
 from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import Fleet
 from brimful.language import sentence
-from brimful.market.invoice import Invoices, Sums
+from brimful.market.invoice import Days, Invoices, Sums
 from brimful.market.ledger import Ledger
 from brimful.scheduler.ports import Store
 
@@ -55,12 +55,15 @@ class Fold:
         self.ledger = Ledger()
         self._invoices = Invoices(self.ledger)
         self.bills = Sums("team", "user", "site", "gpu", "day")  # too many jobs for a dimension
+        self.days = Days()
         self.spent: dict[str, int] = {}  # by job, for the jobs in `fleet.leaving`
 
     def apply(self, event: Any) -> None:  # noqa: ANN401 - any event
         before = len(self.fleet.leaving)
         self.fleet.apply(event)
-        self.bills.add(self._invoices.apply(event))
+        lines = self._invoices.apply(event)
+        self.bills.add(lines)
+        self.days.add(lines)
         if len(self.fleet.leaving) != before:
             for name in list(self.fleet.leaving)[before:]:
                 self.spent[name] = self.ledger.forget(name)

@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from brimful.adapters.stores.chain import first_wrong, linked
+from brimful.adapters.stores.engines_known import FOLDER
 from brimful.adapters.stores.past import PastJob, past_job_from, past_job_row
 from brimful.adapters.stores.prepare import CHAIN_BEGINS, keep_first, prepare
 from brimful.adapters.stores.schema import events as _events
@@ -47,6 +48,12 @@ IMMEDIATE = "BEGIN IMMEDIATE"
 LEADER = "loop"  # the only thing to lead
 _TEXT = [column for column in _events.c if column.name != "chain"]
 _ADD = _events.insert()
+_AFTER = (
+    sa.select(*_TEXT)
+    .where(_events.c.seq > sa.bindparam("after", type_=sa.Integer))
+    .order_by(_events.c.seq)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
 _LAST = sa.select(_events.c.seq, _events.c.chain).order_by(_events.c.seq.desc()).limit(1)
 # What SQLite says about a file whose pages make no sense.
 CORRUPT = ("malformed", "not a database", "corrupt")
@@ -222,8 +229,8 @@ class SqlStore:
         its GPUs.
         """
         with self.writing() as connection:
-            keep_first(connection, key="folder", value=f"{owner} {folder}")
-            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "folder")).scalar_one()
+            keep_first(connection, key=FOLDER, value=f"{owner} {folder}")
+            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == FOLDER)).scalar_one()
         first, _, first_folder = found.partition(" ")
         if first != owner:
             raise WorldFailed(
@@ -296,9 +303,8 @@ class SqlStore:
         self.engine.dispose()
 
     def _rows(self, seq: int, limit: int) -> Sequence[sa.Row[Any]]:
-        wanted = sa.select(*_TEXT).where(_events.c.seq > seq).order_by(_events.c.seq).limit(limit)
         with self.reading() as connection:
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(_AFTER, {"after": seq, "limit": limit}).all()
         for expected, row in enumerate(rows, start=seq + 1):
             if row.seq != expected:
                 raise self._damaged(say("adapters.log_has_a_gap", expected=expected, found=row.seq))

@@ -26,7 +26,7 @@ from brimful.adapters.engines.kubernetes.records import Records
 from brimful.adapters.engines.kubernetes.spool import Spool
 from brimful.adapters.engines.lease_folders import each_lease
 from brimful.adapters.objects.store import below
-from brimful.adapters.sites import Site, Surroundings, options_of
+from brimful.adapters.sites import Site, Surroundings, needs_extra, options_of
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.arrays import task_env
 from brimful.fleet.job import WHOLE_GPU, Job
@@ -46,6 +46,7 @@ CODE_BYTES = 16 * manifests.PIECE_BYTES  # limit for packed code, which the clus
 def kubernetes_site(site: Site, given: Surroundings) -> KubernetesEngine:
     """Factory for the entry point `kubernetes`."""
     options = options_of(site, KubernetesOptions)
+    needs_extra(site, "kubernetes")
     for each in options.tolerations:
         toleration(each)
     for path, source in options.volumes.items():
@@ -54,6 +55,8 @@ def kubernetes_site(site: Site, given: Surroundings) -> KubernetesEngine:
         raise BadInput(say("sites.no_address", site=site.site, engine=site.engine))
     if not options.image and site.mode == "run":
         raise BadInput(say("sites.option_missing", site=site.site, engine=site.engine, key="image"))
+    if (users := given.runs_as(1)) is not None and users.users:
+        raise BadInput(say("kubernetes.no_job_users", site=site.site))
     return KubernetesEngine(
         given.folder,
         options,

@@ -6,7 +6,9 @@ A Ray driver cannot live in the server: it has many threads, and a dying head ma
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,6 +16,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from brimful import __version__
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.engines.agent import Part, Seen
 from brimful.adapters.engines.devices import why_strange
@@ -31,13 +34,15 @@ from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause, Parts
 from brimful.fleet.state import Node
 from brimful.language import Quoted, say, verbatim
+from brimful.language.failures import needs_package
+from brimful.language.record import as_record
 from brimful.scheduler.ports import Observation, Start
 
 ANSWER_S = 10.0  # for an actor's answer
 LEASE_S = 0.05  # added for each lease that it has to read or write
-PLACED_S = 5.0  # for a placement group: after that, others have the GPUs
+PLACED_S = 5.0  # for a placement group whose GPUs others hold
 AT_ONCE_S = 1.0  # for the groups of one order, before the next look: most are placed by then
-BUSY_S = 30.0  # for a busy agent, before a lease is started there
+BUSY_S = 30.0  # for a busy Ray to place a group, and for a busy agent before a lease is started there
 HEAD_S = 10  # a driver that cannot reach the head for this long gives up; Ray's default is a minute
 REJOIN_S = 60.0  # how long nodes have to join a new head
 IDLE_S = 3600.0  # an agent that gets no request for this long exits
@@ -70,6 +75,7 @@ class Waiting(NamedTuple):
     given: Mapping[str, Any]  # the fields of a Part that are the same for all ranks
     group: Any  # None: one of its nodes is gone
     since: float
+    others: str = ""  # a node where others hold what it needs
 
 
 class Greeted(NamedTuple):
@@ -80,8 +86,10 @@ class Greeted(NamedTuple):
 class Bridge:
     def __init__(self, settings: Settings) -> None:
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_S))
-        import ray
+        with needs_package("adapters.no_ray", python=sys.executable):
+            import ray
 
+        _knock(settings.address)
         more = {"_node_ip_address": settings.node_ip} if settings.node_ip else {}
         ray.init(
             address=settings.address,
@@ -126,15 +134,10 @@ class Bridge:
 
     def nodes(self) -> tuple[list[Node], dict[str, Said]]:
         """What is offered, and, by name, nodes that are up but closed, with the reason."""
-        from ray._private.state import available_resources_per_node
-
-        free, alive = available_resources_per_node(), self._alive()
+        alive = self._alive()
+        others = self._others(alive)
         closed = {name: said for name, said in self._noticed.items() if name in alive}
         closed |= {name: say("adapters.ray_node_drained", node=name) for name in self._draining(alive)}
-        ours: dict[str, float] = {}
-        for held in self._held().values():
-            for node, bundle in zip(held.nodes, self._bundles(held), strict=False):
-                ours[node] = ours.get(node, 0) + bundle
         made = []
         for name, each in sorted(alive.items()):
             gpus = int(each["Resources"]["GPU"])
@@ -142,14 +145,30 @@ class Bridge:
                 closed[name] = said
             if name in closed:
                 continue
-            used = gpus - free.get(each["NodeID"], {}).get("GPU", 0) - ours.get(name, 0)
             kind = (
                 self._set.node.gpu
-                or str(each.get("Labels", {}).get("ray.io/accelerator-type", "slot")).lower()[:64]
+                or str(each.get("Labels", {}).get("ray.io/accelerator-type", "gpu")).lower()[:64]
             )
-            taken = tuple(range(min(gpus, max(0, round(used)))))
+            taken = tuple(range(min(gpus, max(0, round(others[name])))))
             made.append(replace(self._set.node, node=name, gpu=kind, gpus=gpus, taken=taken))
         return made, closed
+
+    def _others(self, alive: Mapping[str, dict[str, Any]]) -> dict[str, float]:
+        """By node, how many GPUs others hold: those in use that Ray does not set aside for our leases.
+
+        A removed group is no longer listed as ours at once, but its GPUs are free only when its workers are
+        gone. Until then the node's total has them under the group's name.
+        """
+        from ray._private.state import available_resources_per_node, total_resources_per_node
+
+        free, total = available_resources_per_node(), total_resources_per_node()
+        ours = {f"GPU_group_{each['placement_group_id']}" for _, each in self._groups()}
+        found = {}
+        for name, each in alive.items():
+            node_id = each["NodeID"]
+            held = sum(gpus for kind, gpus in total.get(node_id, {}).items() if kind in ours)
+            found[name] = each["Resources"]["GPU"] - free.get(node_id, {}).get("GPU", 0) - held
+        return found
 
     def _held(self) -> dict[str, Held]:
         """By lease. The group's name says whose it is: a new server finds nothing else."""
@@ -173,17 +192,17 @@ class Bridge:
             if mark == self._set.namespace:
                 yield rest.partition("|")[0], each
 
-    def _bundles(self, held: Held) -> list[float]:
-        return [bundle.get("GPU", 0) for bundle in held.group.bundle_specs]
-
     def _agent(self, name: str, alive: Mapping[str, dict[str, Any]]) -> Any:  # noqa: ANN401 - Ray's own
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node_id = alive[name]["NodeID"]
         known = self._agents.get(name)
         if known is None or known[0] != node_id:
+            told = (dict(self._set.engine), self._set.idle_s)
+            # One that lives on keeps its settings and its code: others need another agent.
+            settings = hashlib.sha256(f"{__version__} {self._set.folder} {told}".encode()).hexdigest()[:8]
             made = self._ray.remote(RayAgent).options(
-                name=f"agent-{name}-{node_id[:12]}",
+                name=f"agent-{name}-{node_id[:12]}-{settings}",
                 lifetime="detached",
                 get_if_exists=True,
                 num_cpus=0,
@@ -192,8 +211,7 @@ class Bridge:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             )
             node = replace(self._set.node, node=name)
-            told = (self._set.folder, node, dict(self._set.engine), self._set.idle_s)
-            self._agents[name] = (node_id, made.remote(*told))
+            self._agents[name] = (node_id, made.remote(self._set.folder, node, *told))
         return self._agents[name][1]
 
     def _ask(
@@ -235,19 +253,23 @@ class Bridge:
         for each in self._waiting.values():
             if each.group is not None and (left_s := until - time.monotonic()) > 0:
                 each.group.wait(left_s)
-        placed = self._created()
-        for lease, each in list(self._waiting.items()):
+        placed, alive = self._created(), self._alive()
+        others = self._others(alive)
+        for lease, last in list(self._waiting.items()):
+            each = last._replace(others=_held_by_others(last.start, alive, others))
+            self._waiting[lease] = each
             try:
                 if lease in placed:
                     greeted = self._greet(each.start)
                     if isinstance(greeted, BrimfulError) and time.monotonic() - each.since < BUSY_S:
                         continue  # nothing of it has started, and an agent may be busy
                     del self._waiting[lease]
-                    error = greeted if isinstance(greeted, BrimfulError) else self._start(each, greeted)
+                    error = self._start(each, greeted) if isinstance(greeted, dict) else greeted
                     if error is not None:
                         self._failed[lease] = error
                 elif each.group is None or (
-                    time.monotonic() - each.since > PLACED_S and lease not in self._created()
+                    time.monotonic() - each.since > (PLACED_S if each.others else BUSY_S)
+                    and lease not in self._created()
                 ):
                     self._let_go(lease, "preempted_by_engine")
             except self._ray.exceptions.RayError as foreign:
@@ -261,15 +283,21 @@ class Bridge:
             self._ray.util.remove_placement_group(each.group)
 
     def _begun(self, starts: Sequence[Start]) -> set[str]:
-        """Leases that were started before. A partly started gang is ended: it can never be complete."""
+        """Leases that were started before.
+
+        A gang that lacks a rank is given up: it can never be complete. A silent node may have it.
+        """
         asked = [start.lease for start in starts]
         answers = self._ask(list(self._alive()), "begun", asked, leases=len(asked))
         begun = {lease for found in answers.values() for lease in found}
         for start in starts:
-            names = {name for name, _ in start.parts}
-            if start.lease in begun and any(start.lease not in answers.get(name, ()) for name in names):
-                self._ask(names, "stop", [start.lease], KILL_S)
+            if start.lease in begun and any(start.lease not in answers.get(n, asked) for n, _ in start.parts):
+                self._give_up(start, say("adapters.gang_incomplete"))
         return begun
+
+    def _give_up(self, start: Start, why: Said) -> None:
+        names = [name for name, _ in start.parts]
+        self._ask(names, "give_up", start.lease, KILL_S, as_record(why))
 
     def _place(self, lease: str, parts: Parts) -> Any:  # noqa: ANN401
         alive = self._alive()
@@ -282,12 +310,16 @@ class Bridge:
             lifetime="detached",
         )
 
-    def _greet(self, start: Start) -> dict[str, Greeted] | BrimfulError:
+    def _greet(self, start: Start) -> dict[str, Greeted] | BrimfulError | None:
+        """None: an agent that did not answer before says that it has begun."""
         names, before_s = [name for name, _ in start.parts], time.time()
         answers = self._ask(names, "greet")
         after_s = time.time()
-        if missing := [name for name in names if name not in answers]:
+        begun = self._ask(names, "begun", [start.lease])
+        if missing := [name for name in names if name not in answers or name not in begun]:
             return WorldFailed(say("adapters.ray_no_agent", node=missing[0]))
+        if any(begun.values()):
+            return None
         skews = {name: ahead_s(each.at_s, before_s, after_s) for name, each in answers.items()}
         return {name: Greeted(each.port, skews[name]) for name, each in answers.items()}
 
@@ -311,9 +343,10 @@ class Bridge:
         failed = [
             error for error in self._ray.get(list(asked.values()), timeout=ANSWER_S) if error is not None
         ]
-        if failed:
-            self._ask(names, "stop", [start.lease], KILL_S)
-        return failed[0] if failed else None
+        if not failed or len(failed) == len(names):
+            return failed[0] if failed else None
+        self._give_up(start, failed[0].said)
+        return WorldFailed(failed[0].said)  # not certain: the others have begun
 
     def _devices(self, parts: Parts, group: Any) -> list[tuple[int, ...]]:  # noqa: ANN401
         """Which GPUs each bundle holds: a task inside it finds out."""
@@ -397,7 +430,8 @@ class Bridge:
             if going := [name for name in each.nodes if name in ends_s]:
                 left_s = min(ends_s[name] for name in going) - time.time()
                 # One share of the time to save, one to send what was saved.
-                self._ask(each.nodes, "leave", each.lease, max(KILL_S, int(left_s / SENDING)), going[0])
+                why = as_record(say("adapters.ray_drained", node=going[0]))
+                self._ask(each.nodes, "leave", each.lease, max(KILL_S, int(left_s / SENDING)), why)
 
     def _reserve_again(self, parts: Mapping[str, Ranks], held: Mapping[str, Held]) -> None:
         """A head that lost its memory has forgotten who holds which GPUs, while the jobs kept running.
@@ -444,9 +478,24 @@ class Bridge:
 def _not_placed(waiting: Waiting, cause: Cause | None = None) -> Observation:
     """`cause`: why it will never start."""
     start = waiting.start
-    nodes = ", ".join(name for name, _ in start.parts)
-    said = say("adapters.ray_not_placed", lease=start.lease, nodes=nodes)
+    nodes = waiting.others or ", ".join(name for name, _ in start.parts)
+    code = "ray_not_placed" if waiting.others else "ray_places" if cause is None else "ray_too_slow"
+    said = say(f"adapters.{code}", lease=start.lease, nodes=nodes)
     return Observation(lease=start.lease, state="ended" if cause else "waiting", problem=said, cause=cause)
+
+
+def _held_by_others(start: Start, alive: Mapping[str, Any], others: Mapping[str, float]) -> str:
+    """The first node where others leave too few GPUs for it; empty: none."""
+    has = {name: each["Resources"]["GPU"] for name, each in alive.items()}
+    wanted = ((name, len(gpus)) for name, gpus in start.parts if name in has)
+    return next((name for name, gpus in wanted if others[name] + gpus > has[name]), "")
+
+
+def _knock(address: str) -> None:
+    """OSError if nobody listens there: a driver would say nothing, and end its process after a while."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "//" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S).close()
 
 
 def _gpus() -> list[Any]:
@@ -469,6 +518,9 @@ def main(handle: int) -> int:
     try:
         bridge = Bridge(pipe.recv())
         pipe.send(("ok", None))
+    except BrimfulError as error:
+        pipe.send(("failed", error.said))
+        return 1
     except Exception as error:  # noqa: BLE001 - reported, whatever Ray raises
         pipe.send(("failed", f"{type(error).__name__}: {error}"[:500]))
         return 1
@@ -480,7 +532,7 @@ def main(handle: int) -> int:
         try:
             pipe.send(("ok", getattr(bridge, method)(*arguments)))
         except BrimfulError as error:
-            pipe.send(("failed", str(error.said)))
+            pipe.send(("failed", error.said))
         except Exception as error:  # noqa: BLE001
             pipe.send(("failed", f"{type(error).__name__}: {error}"[:500]))
 

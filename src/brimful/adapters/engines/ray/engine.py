@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -18,7 +20,7 @@ from brimful.adapters.engines.lease_folders import LeaseFolders, facts, failing
 from brimful.adapters.engines.ray.bridge import Settings
 from brimful.adapters.files import identity, write_json
 from brimful.adapters.objects.store import below
-from brimful.adapters.sites import Site, Surroundings, options_of
+from brimful.adapters.sites import Site, Surroundings, needs_extra, options_of
 from brimful.errors import BadInput, Said, WorldFailed
 from brimful.fleet.state import Node
 from brimful.language import say, verbatim
@@ -26,6 +28,7 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 BEGIN_S = 90.0  # for a bridge to find the cluster
 ANSWER_S = 90.0
+STRAY_S = 60.0  # a record of a lease that nobody has asked about for this long is removed
 READ_S = 5.0  # for a turn of who reads a log: each waits in a thread that others need
 
 
@@ -62,21 +65,26 @@ class RayEngine(LeaseFolders):
             store_env=store_env,
         )
         self._settings = settings
+        self._python = python or sys.executable
         self._command = [
             *through,
-            python or sys.executable,
+            self._python,
             "-P",
             "-m",
             "brimful.adapters.engines.ray.bridge",
         ]
         self._lock, self._reading = threading.RLock(), threading.Lock()
         self._pipe: Connection | None = None
+        self._told: Settings | None = None  # what the bridge was started with
         self._process: subprocess.Popen[bytes] | None = None
         self._last: list[Node] = []
         self._closed: Mapping[str, Said] = {}
 
     def nodes(self) -> Sequence[Node]:
         found, self._closed = self._ask("nodes")
+        used, wanted = self._used_folder(), self._settings.folder
+        if used != wanted:
+            self._closed = {**self._closed, "": say("adapters.ray_folder_waits", used=used, wanted=wanted)}
         if found != self._last:
             self._last = found
         return self._last
@@ -92,12 +100,27 @@ class RayEngine(LeaseFolders):
         for each, *_ in asked:
             with failing("adapters.cannot_keep_environment", job=each.job.job):
                 self._placed(each.lease).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_json(self._placed(each.lease), {"nodes": [node for node, _ in each.parts]})
+                facts = {"nodes": [node for node, _ in each.parts], "folder": self._used_folder()}
+                write_json(self._placed(each.lease), facts)
         return {**failed, **(self._ask("start", asked, dict(self._store_env)) if asked else {})}
 
     def _placed(self, lease: str) -> Path:
         """The file that records a lease's nodes: a head that lost its memory cannot tell."""
         return self._root / ".placed" / f"{lease}.json"
+
+    def _used_folder(self) -> str:
+        """Leases stay where they began: a new `folder` counts once none of them is left."""
+        for path in sorted(self._placed("x").parent.glob("*.json")):
+            if folder := (facts(path) or {}).get("folder"):
+                return str(folder)
+        return self._settings.folder
+
+    def _forget_strays(self, leases: Collection[str]) -> None:
+        """Records of leases that ended without an observation; one just ordered may not be asked for yet."""
+        for path in self._placed("x").parent.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stem not in leases and time.time() - path.stat().st_mtime > STRAY_S:
+                    path.unlink()
 
     def _nodes_of(self, lease: str) -> list[str]:
         return [str(each) for each in (facts(self._placed(lease)) or {}).get("nodes", ())]
@@ -111,6 +134,7 @@ class RayEngine(LeaseFolders):
         for each in found:
             if each.state == "ended":
                 self._placed(each.lease).unlink(missing_ok=True)
+        self._forget_strays(leases)
         return found
 
     def complaints(self) -> Mapping[str, Said]:
@@ -121,7 +145,7 @@ class RayEngine(LeaseFolders):
 
     def checkpoints(self, job: str) -> str:
         """Without a store, only sites that share the nodes' folder can fetch it."""
-        return below(self._store, job) if self._store else f"{self._settings.folder}/.checkpoints/{job}"
+        return below(self._store, job) if self._store else f"{self._used_folder()}/.checkpoints/{job}"
 
     def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         found: LogPiece | None = self._read("log", lease, rank, offset, limit)
@@ -149,19 +173,25 @@ class RayEngine(LeaseFolders):
         if not self._lock.acquire(timeout=turn_s):
             raise self._failed(f"no answer within {turn_s:.0f} s")
         try:
+            settings = self._settings._replace(folder=self._used_folder())
+            if settings != self._told:
+                self.close()
             if self._pipe is None:
-                self._begin()
+                self._begin(settings)
             assert self._pipe is not None
             try:
                 self._pipe.send((method, arguments))
             except OSError as error:
                 self.close()
                 raise self._failed(str(error)) from error
-            return self._answer(ANSWER_S)
+            kind, found = self._answer(ANSWER_S)
+            if kind == "failed":
+                raise self._failed(found)
+            return found
         finally:
             self._lock.release()
 
-    def _begin(self) -> None:
+    def _begin(self, settings: Settings) -> None:
         ours, theirs = Pipe()
         with theirs:
             try:
@@ -176,25 +206,29 @@ class RayEngine(LeaseFolders):
             except OSError as error:
                 ours.close()
                 raise self._failed(str(error)) from error
-        self._pipe = ours
-        self._pipe.send(self._settings)
-        self._answer(BEGIN_S)
+        self._pipe, self._told = ours, settings
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its last words say why
+            self._pipe.send(settings)
+        kind, why = self._answer(BEGIN_S)
+        if kind == "failed":
+            self.close()
+            raise self._failed(why)
 
-    def _answer(self, within_s: float) -> Any:  # noqa: ANN401
+    def _answer(self, within_s: float) -> tuple[str, Any]:
         assert self._pipe is not None
         try:
             if not self._pipe.poll(within_s):
                 raise EOFError(f"no answer within {within_s:.0f} s")
-            kind, found = self._pipe.recv()
+            found: tuple[str, Any] = self._pipe.recv()
         except (EOFError, OSError) as error:
             self.close()
-            raise self._failed(str(error) or "the bridge ended") from error
-        if kind == "failed":
-            raise self._failed(found)
+            ended = say("adapters.ray_bridge_ended", python=self._python)
+            raise self._failed(str(error) or ended) from error
         return found
 
-    def _failed(self, why: str) -> WorldFailed:
-        values = {"site": self.site, "address": self._settings.address, "why": verbatim(why)}
+    def _failed(self, why: str | Said) -> WorldFailed:
+        said = verbatim(why) if isinstance(why, str) else why
+        values = {"site": self.site, "address": self._settings.address, "why": said}
         return WorldFailed(say("adapters.ray_failed", **values), code="ray_failed")
 
     def close(self) -> None:
@@ -212,6 +246,8 @@ def ray_site(site: Site, given: Surroundings) -> RayEngine:
     options = options_of(site, RayOptions)
     if not site.address:
         raise BadInput(say("adapters.ray_needs_address", site=site.site))
+    if not options.python:
+        needs_extra(site, "ray")
     given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # holds its identity
     node = Node(
         site=site.site,

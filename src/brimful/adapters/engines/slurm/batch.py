@@ -6,6 +6,7 @@ won              a folder that only one job can create: that job runs the lease;
 master.json      the port where the ranks meet, chosen by the first rank on its machine
 failed           "RANK CODE" of the rank that failed first: then the others end
 taken            nodes that the cloud takes back, as their runners heard: then all ranks end
+signalled        a gang's batch script got SIGTERM: then all ranks end
 handed_back.json Slurm kept it waiting, and why
 ranks/N          the folder of each rank's runner (runner.py), with its log
 """
@@ -17,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from brimful.adapters.engines.job_users.users import JobUser
 from brimful.adapters.engines.slurm.options import SlurmOptions
-from brimful.adapters.engines.users import JobUser
+from brimful.adapters.engines.watch import SIGNALLED
 from brimful.fleet.events import Parts
 
 SECOND_START, TOO_LATE = 213, 214  # exit codes of jobs that ran nothing
@@ -76,6 +78,8 @@ def script(folder: Path, *, nodes: int, count: int, python: str) -> str:
     """`mkdir` is atomic on every file system that clusters share.
 
     On one node the batch process becomes the runner: without `srun`, Slurm's signals reach a job only once.
+    A gang's script outlives a SIGTERM, and `srun` does not get one that goes to the script's process group:
+    the end of either would kill the ranks without their grace.
     """
     here = shlex.quote(str(folder))
     rank = f"{shlex.quote(python)} -P -m brimful.adapters.engines.slurm.rank {here}"
@@ -87,8 +91,11 @@ echo "$SLURM_JOB_ID" > {here}/won/id
     if nodes == 1:
         return f"{begin}exec {rank}\n"
     groups = f"--het-group=0-{count - 1} " if count > 1 else ""
-    return f"""{begin}srun {groups}--mpi=none --kill-on-bad-exit=1 --export=ALL {rank}
-code=$?
+    marks = shlex.quote(f": > {shlex.quote(str(folder / SIGNALLED))}")
+    return f"""{begin}trap {marks} TERM
+setsid srun {groups}--mpi=none --kill-on-bad-exit=1 --export=ALL {rank} &
+wait $!; code=$?
+while kill -0 $! 2>/dev/null; do wait $!; code=$?; done
 [ ! -s {here}/failed ] || read -r rank code < {here}/failed
 exit $code
 """

@@ -13,12 +13,14 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.text import (
     END_FIELDS,
+    HOLDERS_FORMAT,
+    HOLDING,
     JOB_FORMAT,
     NODE_FIELDS,
     WATCH_FORMAT,
@@ -28,6 +30,7 @@ from brimful.adapters.engines.slurm.text import (
     NodeRow,
     ends_from,
     everybodys_from,
+    holders_from,
     jobs_from,
     marked,
     nodes_from,
@@ -54,7 +57,6 @@ REFUSED = re.compile(
 
 
 SERVER_TIME = re.compile(r"sdiag output at [^(\n]*\((\d{1,12})\)")
-PROCTRACK = re.compile(r"^ProctrackType\s*=\s*(\S+)", re.MULTILINE)
 
 
 class Commands:
@@ -89,19 +91,16 @@ class Commands:
         chosen = ("-p", self._partition) if self._partition else ()
         return list(everybodys_from(self.run("squeue", "-h", "-r", "-t", "all", *chosen, "-o", WATCH_FORMAT)))
 
+    def holders(self, but: Collection[str]) -> dict[str, list[str]]:
+        """By node, the users whose jobs hold GPUs there, without the jobs with these numbers."""
+        states = ",".join(sorted(HOLDING))
+        return holders_from(self.run("squeue", "-h", "-t", states, "-o", HOLDERS_FORMAT), but=but)
+
     def racks(self) -> dict[str, str]:
         try:
             return racks_from(self.run("scontrol", "-o", "show", "topology"))
         except WorldFailed:
             return {}  # no topology at this site
-
-    def signals_reach_all(self) -> bool:
-        """Whether Slurm signals every process of a job, or only the first one's group."""
-        try:
-            found = PROCTRACK.search(self.run("scontrol", "show", "config"))
-        except WorldFailed:
-            found = None
-        return found is not None and found[1] != "proctrack/pgid"
 
     def clock_s(self) -> int | None:
         """The controller's clock, if it tells."""
@@ -135,7 +134,7 @@ class Commands:
         return job
 
     def wake(self, jobs: Sequence[str]) -> None:
-        """Make their runners look for new files. All of a job's processes get the signal; SIGURG is ignored
+        """Make their runners look for new files. Other processes of the job may get it too; SIGURG is ignored
         by any process that does not handle it."""
         self._each(jobs, "--full", "--signal=URG")
 

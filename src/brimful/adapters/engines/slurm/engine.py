@@ -22,14 +22,14 @@ from brimful.adapters.capabilities import LogPiece, SeenJob
 from brimful.adapters.engines import logs, samples
 from brimful.adapters.engines.cluster import HELD_S, ClusterEngine, Given
 from brimful.adapters.engines.devices import catalog_name, why_strange
-from brimful.adapters.engines.isolation import NOTICE_MODE
+from brimful.adapters.engines.job_users.isolation import NOTICE_MODE
+from brimful.adapters.engines.job_users.users import JobUsers
 from brimful.adapters.engines.lease_folders import LookAt, each_lease, facts, failing, rank_env
 from brimful.adapters.engines.slurm import batch, look
 from brimful.adapters.engines.slurm.commands import Commands, commands_at
 from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.tenants import Tenants, give_folder
 from brimful.adapters.engines.slurm.text import HOLDING, PASSING, EndRow, JobRow, NodeRow, Span
-from brimful.adapters.engines.users import JobUsers
 from brimful.adapters.engines.watch import TAKEN
 from brimful.adapters.files import NOTE_BYTES, reserve, write_json
 from brimful.adapters.sites import Site, Surroundings, needs_nothing_else, options_of
@@ -47,6 +47,7 @@ MOST_RANKS = 4096
 NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)  # of a job
 LATE_S = 5  # past its grace, Slurm ends a job that its runner has not ended
 RACKS_S = CLOCK_S = 300.0
+OTHERS_S = 30.0
 CLOCK = ".clock.json"  # stored, so that a lease's run time is measured by one clock
 SILENT_S = 600  # if a tenant's runner has not reported its start for this long, Slurm's word counts
 
@@ -97,7 +98,8 @@ class SlurmEngine(ClusterEngine):
         self._on: Counter[str] = Counter()  # our GPUs on each node, as of then
         self._foreign: dict[str, int] = {}  # GPUs that others hold on each node
         self._least: dict[str, int] = {}  # and a lower bound
-        self._hears: bool | None = None  # whether Slurm's signals reach every process of a job
+        self._others: dict[str, list[str]] = {}  # who they are
+        self._others_asked = (float("-inf"), self._foreign)
         self._lived: set[str] = set()  # jobs that were not over at the last look
         self._told: dict[str, list[JobRow]] = {}  # leases reported as running, and what Slurm said about them
         self._pending: dict[str, float] = {}  # since when we have seen it wait
@@ -126,6 +128,7 @@ class SlurmEngine(ClusterEngine):
         self._hold_lost_nodes()
         self._rows = {row.node: row for row in rows}
         self._count_strangers(before or {})
+        self._ask_who()
         self._closed = {}
         return self._kept([self._node(row) for row in rows if self._is_open(row)])
 
@@ -173,6 +176,16 @@ class SlurmEngine(ClusterEngine):
         self._least = {n: max(0, row.used - any_of[n]) for n, row in nodes}
         last = self._foreign
         self._foreign = {n: min(max(last.get(n, most[n]), self._least[n]), most[n]) for n in most}
+
+    def _ask_who(self) -> None:
+        """Only people want to know: at once if the count has changed, otherwise rarely."""
+        asked, before = self._others_asked
+        if self._foreign != before or self._clock() - asked >= OTHERS_S:
+            self._others_asked = self._clock(), self._foreign
+            self._others = self._commands.holders(self._ours or {}) if any(self._foreign.values()) else {}
+
+    def others(self) -> Mapping[str, Sequence[str]]:
+        return self._others
 
     def _node(self, row: NodeRow) -> Node:
         return self._offer(
@@ -229,8 +242,6 @@ class SlurmEngine(ClusterEngine):
         if not starts:
             return {}
         known, self._jobs = self._poll(), None
-        if self._hears is None:
-            self._hears = self._commands.signals_reach_all()
         begin = lambda start: self._start(start, known.get(start.lease, []))  # noqa: E731
         self._ours = None  # a job that starts now is not a stranger's at the next look
         with ThreadPoolExecutor(SUBMITS_AT_ONCE) as pool:
@@ -292,7 +303,7 @@ class SlurmEngine(ClusterEngine):
                 "gang": str(folder),
                 "rank": rank,
                 "readies": rank == 0,
-                "hears_engine": self._hears,
+                "hears_engine": True,
                 "code": code,
             }
             for rank, node in enumerate(names)

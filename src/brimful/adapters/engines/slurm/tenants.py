@@ -7,14 +7,13 @@ looks into it with that user's rights.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from brimful.adapters.engines.acting import acting_as, acting_as_owner
+from brimful.adapters.acting import acting_as_owner, closed_to
+from brimful.adapters.engines.job_users.users import JobUser
 from brimful.adapters.engines.lease_folders import failing
-from brimful.adapters.engines.users import JobUser
 from brimful.errors import BadInput
 from brimful.files import write_whole
 from brimful.language import say
@@ -52,9 +51,11 @@ class Tenants:
                 each.chmod(0o711)
         for user in self.users.values():
             for path in (root, python):
-                if closed := _closed(path, user):
-                    said = say("slurm.user_cannot_reach", site=self._site, user=user.name, path=closed)
-                    raise BadInput(said)
+                if closed := closed_to(path, user.uid, user.gid):
+                    facts = {"site": self._site, "user": user.name, "path": closed}
+                    if closed in path.parents:
+                        raise BadInput(say("slurm.user_cannot_reach", **facts))
+                    raise BadInput(say("slurm.user_cannot_reach_link", link=path, **facts))
 
     def copy_code(self, code: Mapping[str, str], folder: Path) -> dict[str, str]:
         """Only the server can read packed code, so a tenant's runner gets a copy."""
@@ -69,17 +70,3 @@ def give_folder(folder: Path, user: JobUser | None) -> None:
     folder.mkdir(exist_ok=True, mode=0o700)
     if user is not None:
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
-
-
-def _closed(path: Path, user: JobUser) -> Path | None:
-    """The first folder on the path that the user may not enter; None also if the path is not here."""
-    way = [*reversed(path.parents), path, *reversed(path.resolve().parents), path.resolve()]
-    for folder, inside in itertools.pairwise(way):
-        with acting_as(user.uid, user.gid):
-            try:
-                inside.lstat()
-            except PermissionError:
-                return folder
-            except OSError:
-                return None
-    return None

@@ -20,6 +20,7 @@ SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
 
 # Wide enough that nothing is cut.
 NODE_FIELDS = ("NodeList:128", "Gres:128", "GresUsed:128", "StateComplete:96", "NodeAddr:128", "Reason:256")
+HOLDERS_FORMAT = "%A|%u|%b|%N"
 WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%N|%r"  # without names, which may contain anything, even newlines
 NOT_BEGUN = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 NOT_OVER = NOT_BEGUN | {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
@@ -151,6 +152,20 @@ def everybodys_from(text: str) -> Iterator[ForeignRow]:
             raise strange("squeue", line)
         names = () if span.began_s is None else tuple(hosts(places))
         yield ForeignRow(job, user, gpus_in(gres), int(nodes), submitted_s, *span, names, state, reason)
+
+
+def holders_from(text: str, *, but: Collection[str]) -> dict[str, list[str]]:
+    """Parses `squeue -h -o HOLDERS_FORMAT`: by node, whose jobs hold GPUs; `but` jobs with these numbers."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != 4:
+            raise strange("squeue", line)
+        number, user, gres, nodes = fields
+        for node in hosts(nodes) if gpus_in(gres).total and number not in but else ():
+            users = found.setdefault(node, [])
+            users += [] if user in users else [user]
+    return found
 
 
 def _span(state: str, began: str, ended: str, *, lives: Collection[str] = NOT_OVER) -> Span:

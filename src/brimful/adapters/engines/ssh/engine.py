@@ -40,6 +40,7 @@ from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
 from brimful.files import write_whole
 from brimful.fleet.state import Node
 from brimful.language import Quoted, say, verbatim
+from brimful.language.record import as_record
 from brimful.scheduler.cloud.providers import Host
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
@@ -202,7 +203,7 @@ class SshEngine(LeaseFolders):
         begun = self._all(dict.fromkeys(names, ("begun", [lease])))
         if any(begun.values()):
             if not all(begun.values()):  # a server left the gang half-started: it can never be complete
-                self._ask(dict.fromkeys(names, ("stop", [lease], KILL_S)))
+                self._give_up(names, lease, say("adapters.gang_incomplete"))
             return
         before_s = time.time()
         greeted = {}
@@ -229,9 +230,14 @@ class SshEngine(LeaseFolders):
         }
         answers = self._all({name: ("start", part_out(part)) for name, part in parts.items()})
         failed = [self._error(name, said) for name, said in answers.items() if said is not None]
-        if failed:
-            self._ask(dict.fromkeys(names, ("stop", [lease], KILL_S)))
+        if len(failed) == len(names):
             raise failed[0]
+        if failed:
+            self._give_up(names, lease, failed[0].said)
+            raise WorldFailed(failed[0].said)  # not certain: the others have begun
+
+    def _give_up(self, names: Sequence[str], lease: str, why: Said) -> None:
+        self._ask(dict.fromkeys(names, ("give_up", lease, KILL_S, as_record(why))))
 
     def _all(self, asked: Mapping[str, Question]) -> dict[str, Any]:
         answers, failed = self._ask(asked)

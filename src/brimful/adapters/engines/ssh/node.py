@@ -42,6 +42,9 @@ class Answers:
     def stop(self, leases: list[str], grace_s: int) -> dict[str, Any]:
         return {lease: error_out(error) for lease, error in self._agent.stop(leases, grace_s).items()}
 
+    def give_up(self, lease: str, grace_s: int, why: object) -> None:
+        self._agent.give_up(lease, grace_s, why)
+
     def observe(self, leases: list[str]) -> list[Any]:
         seen, living, _ = self._agent.observe(leases)
         return [[seen_out(each) for each in seen], living]

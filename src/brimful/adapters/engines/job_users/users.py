@@ -6,14 +6,16 @@ import contextlib
 import logging
 import os
 import pwd
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.engines import cgroups
+from brimful.adapters.acting import closed_to
 from brimful.adapters.engines.devices import device_files
-from brimful.adapters.engines.isolation import CHECKPOINTS, FETCHED, INSIDE, OWN, TOLD, Isolation
+from brimful.adapters.engines.job_users import cgroups
+from brimful.adapters.engines.job_users.isolation import CHECKPOINTS, FETCHED, INSIDE, OWN, TOLD, Isolation
 from brimful.adapters.engines.runner import WORK
 from brimful.adapters.objects.store import is_store
 from brimful.errors import BadInput, Refused, WorldFailed
@@ -106,6 +108,13 @@ class JobUsers:
         self.places = cgroups.find() if users else []
         if users and not self.places:
             log.warning("%s", say("adapters.no_limits"))
+        python = Path(sys.executable)
+        closed = {
+            user.name: found for user in users.values() if (found := closed_to(python, user.uid, user.gid))
+        }
+        if closed:
+            facts = {"users": ", ".join(sorted(closed)), "python": python, "folder": min(closed.values())}
+            log.warning("%s", say("adapters.python_closed", **facts))
 
     @property
     def users(self) -> Mapping[str, JobUser]:

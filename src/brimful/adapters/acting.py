@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,20 @@ def acting_as_owner(folder: Path) -> Iterator[None]:
         return
     with acting_as(found.st_uid, found.st_gid):
         yield
+
+
+def closed_to(path: Path, uid: int, gid: int) -> Path | None:
+    """The first folder on the path that the user may not enter; None also if the path is not here."""
+    way = [*reversed(path.parents), path, *reversed(path.resolve().parents), path.resolve()]
+    for folder, inside in itertools.pairwise(way):
+        with acting_as(uid, gid):
+            try:
+                inside.lstat()
+            except PermissionError:
+                return folder
+            except OSError:
+                return None
+    return None
 
 
 @functools.cache

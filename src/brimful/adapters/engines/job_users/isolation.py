@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from brimful.adapters.engines import cgroups
+from brimful.adapters.engines.job_users import cgroups
 from brimful.language import Plain, Sentence, Several, os_words, say
 from brimful.language.record import as_record, said_by_anybody
 
