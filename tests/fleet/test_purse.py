@@ -100,6 +100,9 @@ class History:
             if budget.hard:
                 assert self.through[name] <= budget.limit_microusd + self.credits[name], name
                 assert budget.spent_microusd + purses.total(name) <= budget.allowed_microusd
+        for name, state in self.fleet.jobs.items():  # what lists show is what invoices sum up
+            if state.open_lease is None:
+                assert state.billed_microusd(self.now_s) == self.ledger.spent_microusd.get(name, 0)
         assert all(n >= 0 for a, n in self.ledger.balances.items() if a.startswith(("hold:", "due:")))
 
     def step(self) -> None:

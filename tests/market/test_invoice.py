@@ -23,7 +23,7 @@ from brimful.fleet.events import (
     to_record,
 )
 from brimful.language import verbatim
-from brimful.market.invoice import Bill, Invoices, Line, Sums
+from brimful.market.invoice import DAYS_KEPT, Bill, Days, Invoices, Line, Sums, day_of
 from brimful.market.ledger import Ledger
 from tests.builders import USD, a_job, a_node, joined
 
@@ -189,7 +189,7 @@ def test_an_invoice_is_shown_as_table_and_csv(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.endswith(" 0\n")  # every account together
     assert main(["invoice", "--log", name, "--by", "job", "--csv"]) == YES
     assert capsys.readouterr().out.startswith(
-        "of,leases,gpu_s,microusd,failed_microusd,lost_microusd,idle_microusd,moved_bytes,egress_microusd\n"
+        "of,name,leases,gpu_s,microusd,failed_microusd,lost_microusd,idle_microusd,moved_bytes,egress_microusd\n"
     )
 
 
@@ -240,3 +240,26 @@ def test_any_nonsense_in_a_log_is_refused_by_its_place_and_kind(
     assert main([*command, str(path), "--json"]) == BAD_INPUT
     reason = json.loads(capsys.readouterr().out)["error"]["reason"]
     assert (reason.get("kind"), reason["where"]["n"]) == (kind, 1)
+
+
+def test_days_add_up_to_the_bills_by_team_user_and_gpu_type() -> None:
+    found = [line for seed in range(50) for line in lines(random_log(seed))]
+    days = Days()
+    days.add(found)
+    for by in ("team", "user", "gpu"):
+        total: dict[str, int] = {}
+        for day in {line.day for line in found}:
+            for of, microusd in days.of(day, by).items():
+                total[of] = total.get(of, 0) + microusd
+        assert total == {bill.of: bill.microusd for bill in bills(found, by=by)}
+    day = found[0].day
+    assert days.of(day, "team", lambda team: team == "a").keys() <= {"a"}
+
+
+def test_days_forget_the_oldest() -> None:
+    days = Days()
+    line = {"team": "a", "job": "j", "lease": "j.1", "site": "s", "gpu": "t4", "gpu_s": 1, "microusd": 5}
+    for n in range(DAYS_KEPT + 1):
+        days.add([Line(**line, day=day_of(n * 86400))])  # type: ignore[arg-type]
+    assert days.of("1970-01-01", "team") == {}
+    assert days.of("1970-01-02", "team") == {"a": 5}

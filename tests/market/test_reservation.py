@@ -9,6 +9,8 @@ from brimful.fleet.events import (
     BudgetSet,
     CreditsExpired,
     Event,
+    JobSubmitted,
+    LeaseStarted,
     NodeJoined,
     NodeLeft,
     PoolPriced,
@@ -20,10 +22,20 @@ from brimful.fleet.node import Node, Pool, Tier
 from brimful.fleet.state import Fleet
 from brimful.market.invoice import Invoices
 from brimful.market.ledger import Ledger
-from brimful.market.pools import Market
-from brimful.market.reservation import buy, extend, give_back, pause, quote, quote_extension, resume
+from brimful.market.pools import Market, ReserveTerms, read_reserve_terms
+from brimful.market.reservation import (
+    buy,
+    extend,
+    give_back,
+    pause,
+    quote,
+    quote_extension,
+    resume,
+    spendable_microusd,
+)
 from brimful.scheduler.placing.reserved import due_events
 from brimful.units import DAY_S, HOUR_S
+from tests.builders import a_job, granted
 
 USD = 1_000_000
 POOL = Pool("here", "h100")
@@ -34,14 +46,14 @@ UNIT = 1_200_000  # the floor of a dollar and the premium
 class Books:
     """A fleet and a ledger that see the same log."""
 
-    def __init__(self, *, gpus: int = 8, owner: str = "", tier: Tier = "owned") -> None:
+    def __init__(self, *, gpus: int = 8, owner: str = "", tier: Tier = "owned", floor: int = USD) -> None:
         self.fleet, self.ledger, self.log = Fleet(), Ledger(), list[Event]()
         node = Node(
             site="here",
             node="n",
             gpu="h100",
             gpus=gpus,
-            microusd_per_gpu_hour=USD,
+            microusd_per_gpu_hour=floor,
             declared=True,
             owner=owner,
             tier=tier,
@@ -140,6 +152,51 @@ def test_a_return_gives_more_for_the_rest_and_no_hour_is_credited_twice() -> Non
     assert name not in books.fleet.reservations.by_name, "nothing is left of it"
     assert books.credit() + books.ledger.balance("site:here") == UNIT * 40
     refusal(lambda: books.give_back(name, at_s=6 * HOUR_S), code="market.no_reservation", kind=NotFound)
+
+
+def test_a_credit_that_pays_and_comes_back_lasts_no_longer_than_before() -> None:
+    books = Books()
+    books.write(BudgetSet(at_s=0, tenant="ann", microusd=14_400_000))
+    books.give_back(books.buy(gpus=1, hours=10), at_s=0)  # 12.00 from the purse; 6.00 of it is credit now
+    first_s, later_s = MARKET.reserve.credit_s, 30 * DAY_S
+    assert [(each.microusd, each.expires_s) for each in books.fleet.reservations.credits["ann"]] == [
+        (6 * USD, first_s)
+    ]
+    name = books.buy(gpus=2, hours=10 // 3, now_s=later_s)  # 7.20: the credit and 1.20 from the purse
+    books.give_back(name, at_s=later_s)
+    assert [(each.microusd, each.expires_s) for each in books.fleet.reservations.credits["ann"]] == [
+        (2_400_000, first_s),
+        (1_200_000, later_s + first_s),
+    ]
+    last = books.buy(gpus=1, hours=2, start_s=first_s - HOUR_S, now_s=first_s - HOUR_S)
+    books.write(CreditsExpired(at_s=first_s, tenant="ann"))
+    books.give_back(last, at_s=first_s)  # what paid for it has expired meanwhile
+    books.write(*due_events(books.fleet, now_s=first_s))
+    assert books.credit() == 1_200_000
+
+
+def test_an_hour_without_nodes_comes_back_as_new_credit_whatever_paid_for_it() -> None:
+    books = Books()
+    books.give_back(books.buy(gpus=4, hours=10), at_s=0)
+    books.buy(gpus=4, hours=5, now_s=DAY_S)  # all of it out of credit
+    books.write(NodeLeft(at_s=DAY_S, node="n"))
+    books.write(*due_events(books.fleet, now_s=DAY_S))
+    books.write(*due_events(books.fleet, now_s=DAY_S + 5 * HOUR_S))
+    (credit,) = books.fleet.reservations.credits["ann"]
+    assert (credit.microusd, credit.expires_s) == (20 * UNIT, DAY_S + 5 * HOUR_S + MARKET.reserve.credit_s)
+
+
+def test_what_runs_in_another_team_draws_on_its_own_budget_before_the_shared_one() -> None:
+    books = Books()
+    books.write(BudgetSet(at_s=0, tenant="acme", microusd=20 * USD))
+    for team in ("red", "ann"):
+        books.write(BudgetSet(at_s=0, tenant=team, microusd=5 * USD, hard=False, within="acme"))
+    books.write(JobSubmitted(at_s=0, job=a_job("reds", gpus=2, tenant="red")))
+    books.write(granted("reds", node="n", gpus=(0, 1)), LeaseStarted(at_s=0, lease="reds.1"))  # $4 an hour
+    assert spendable_microusd(books.fleet, "ann", now_s=HOUR_S) == 15 * USD  # five of its own, ten of acme's
+    assert (
+        spendable_microusd(books.fleet, "ann", now_s=3 * HOUR_S // 2) == 14 * USD
+    )  # red has used one of acme's
 
 
 def test_credits_pay_for_the_next_window_first_and_expire() -> None:
@@ -257,6 +314,23 @@ def test_what_cannot_be_reserved_is_refused_with_its_reason() -> None:
     refusal(lambda: quote(books.fleet, MARKET, nowhere, gpus=1, hours=1, now_s=0), code=code, kind=kind)
 
 
+def test_a_pool_without_a_price_is_not_given_away() -> None:
+    books = Books(floor=0)
+    refusal(books.buy, code="no_price")
+    books.write(
+        PoolPriced(
+            at_s=0,
+            **POOL._asdict(),
+            microusd_per_gpu_hour=USD,
+            cleared_microusd_per_gpu_hour=USD,
+            held=8,
+            wanted=9,
+            gpus=8,
+        )
+    )
+    assert books.fleet.reservations.find(books.buy(now_s=60)) is not None
+
+
 def test_a_quote_that_moved_charges_nobody() -> None:
     books = Books()
     offered = quote(books.fleet, MARKET, POOL, gpus=1, hours=1, now_s=0)
@@ -306,3 +380,21 @@ def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> 
     assert lent + soon.pause_microusd_per_gpu_hour <= soon.microusd_per_gpu_hour
     later = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S, start_s=2 * DAY_S)
     assert later.microusd_per_gpu_hour == UNIT
+
+
+def test_the_operator_sets_the_terms_and_the_rest_keep_their_defaults() -> None:
+    assert read_reserve_terms("") == ReserveTerms()
+    defaults = "premium=20% pause=25% return=50% share=75% idle=15m credit=182d longest=336h ahead=28d"
+    assert read_reserve_terms(defaults) == ReserveTerms()
+    terms = read_reserve_terms("premium=30% idle=1m")
+    assert (terms.premium_permille, terms.idle_s, terms.share_permille) == (300, 60, 750)
+    for wrong in ("premium", "premium=30", "premium=20m", "return=101%", "gift=1%", "idle=0m", "pause=-1%"):
+        with pytest.raises(BadInput):
+            read_reserve_terms(wrong)
+
+
+def test_terms_with_which_a_paused_and_lent_window_pays_for_itself_are_refused() -> None:
+    read_reserve_terms("premium=0% pause=25% share=75%")
+    for wrong in ("premium=0% pause=26%", "share=100% premium=33%"):
+        with pytest.raises(BadInput):
+            read_reserve_terms(wrong)

@@ -333,9 +333,9 @@ def test_the_bill_moves_by_a_step_either_way_and_never_in_the_same_period() -> N
     assert bill(ahead, USD, lowest=USD // 2) == USD // 2  # a limit is kept at once
 
 
-def test_a_far_rise_is_billed_at_once_when_as_much_of_it_is_owed_as_a_fall_overbills() -> None:
-    rise, steps_s = 99 * USD // 100, Terms().smooth_s
-    for owed, billed in ((rise * 10 * steps_s, USD), (rise * 10 * (steps_s - 121), 10_950)):
+def test_a_far_rise_is_billed_at_once_when_a_notice_of_it_is_owed() -> None:
+    rise, notice_s = 99 * USD // 100, Terms().notice_s
+    for owed, billed in ((rise * 10 * notice_s, USD), (rise * 10 * (notice_s - 121), 10_950)):
         behind = PoolState(billed=USD // 100, cleared=USD, used=10, owed=owed)
         assert bill(behind, USD) == billed
 
@@ -385,6 +385,15 @@ def test_bills_are_calm_and_revenue_is_whole_at_every_floor() -> None:
             days += len(turns) / 720
         assert 0.92 <= billed / cleared <= 1.05, (cents, billed / cleared)
         assert jumps / days <= 10, (cents, jumps / days)
+
+
+def test_a_new_pool_at_a_cent_bills_its_first_eight_hours() -> None:
+    """It opens empty, at the floor; prices are a hundred times that once it is full."""
+    days = [replace(draw, floor=USD // 100).day(ticks=240) for draw in draws(6, name="new pools")]
+    turns = [each for day in days for each in day.turns]
+    billed = sum(each.billed * each.state.used for each in turns)
+    cleared = sum(each.cleared.price * each.state.used for each in turns)
+    assert 0.92 <= billed / cleared <= 1.05, billed / cleared
 
 
 def test_a_clock_that_is_set_back_takes_nothing_off_what_was_cleared() -> None:

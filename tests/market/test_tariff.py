@@ -9,10 +9,10 @@ from math import pi, sin
 
 import pytest
 
-from brimful.fleet.events import TariffSet
+from brimful.fleet.events import JobHeld, JobReleased, TariffSet
 from brimful.fleet.load import TariffLine
 from brimful.market.tariff import FLAT, HOURS, TariffTerms, curve, is_low, paid
-from brimful.scheduler.load import prices_now
+from brimful.scheduler.load import prices_now, promised
 from brimful.scheduler.rules import Rules
 from tests.builders import a_fleet, a_job, code_of, granted
 
@@ -102,6 +102,19 @@ def test_a_job_that_could_not_start_in_time_keeps_the_price_of_the_hour_it_came(
     (start,) = fleet.plan(rules=Rules(off_peak=True), now_s=30 * HOUR).starts
 
     assert start.microusd_per_gpu_hour == fleet.fleet.posted_prices()[pool] * 9 // 10
+
+
+def test_a_job_on_hold_keeps_no_price_and_waits_for_a_cheap_hour_once_released() -> None:
+    fleet = a_fleet().waiting(a_job("later", deferrable=True))
+    (pool,) = fleet.fleet.capacity.pools
+    permille = (900,) * 2 + (1200,) * 30 + (800,) * 10
+    fleet.then(TariffSet(at_s=0, site=pool.site, gpu=pool.gpu, tier=pool.tier, permille=permille))
+    fleet.then(JobHeld(at_s=0, job="later"), JobReleased(at_s=30 * HOUR, job="later"))
+    rules, posted = Rules(off_peak=True), fleet.fleet.posted_prices()[pool]
+
+    assert code_of(fleet.plan(rules=rules, now_s=30 * HOUR).waits["later"]) == "scheduler.cheaper_hour"
+    state = fleet.fleet.jobs["later"]
+    assert promised(fleet.fleet, state, pool, posted * 13 // 10) == posted * 12 // 10
 
 
 def test_a_line_keeps_quotes_of_hours_that_have_begun() -> None:

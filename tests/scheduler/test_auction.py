@@ -218,7 +218,7 @@ def test_no_money_no_win_and_a_hard_budget_is_never_crossed() -> None:
     assert done.ledger.spent_by_tenant["a"] > 29 * USD // 10
     ended = [event for event in of(done.log, LeaseEnding) if isinstance(event, LeaseEnding)]
     assert ended[0].reason == say("scheduler.tenant_spent", tenant="a")
-    assert code_of(done.waits["a2"]) == "scheduler.tenant_lacks"
+    assert code_of(done.waits["a2"]) == "scheduler.tenant_lacks.spent"
     assert done.fleet.jobs["b1"].phase == "finished"
 
 
@@ -239,7 +239,7 @@ def test_two_bids_do_not_win_on_the_same_dollar() -> None:
     granted = [event for event in of(done.log, LeaseGranted) if isinstance(event, LeaseGranted)]
     assert {event.job for event in granted if event.at_s == 0} == {"high", "other"}
     assert done.ledger.spent_by_tenant["a"] <= 7 * USD // 10
-    assert code_of(done.waits["low"]) == "scheduler.tenant_lacks"
+    assert code_of(done.waits["low"]) == "scheduler.tenant_lacks.spent"
 
 
 def test_who_sells_in_a_pool_earns_there_and_may_not_bid_there() -> None:

@@ -18,7 +18,7 @@ from brimful.fleet.job import Job
 from brimful.language import Usd, count, say, verbatim
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
-from tests.builders import USD, AFleet, a_fleet, a_job, a_node, code_of, granted
+from tests.builders import USD, AFleet, a_fleet, a_job, a_node, granted
 
 
 def test_an_empty_fleet_decides_nothing() -> None:
@@ -102,7 +102,9 @@ def test_who_cannot_pay_is_passed_by_others_of_its_shape(policy: str) -> None:
     world.waiting(a_job("broke", tenant="poor")).waiting(a_job("rich", tenant="rich"), at_s=1)
     plan = world.plan(rules=POLICIES[policy], now_s=2)
     assert [start.job for start in plan.starts] == ["rich"]
-    assert code_of(plan.waits["broke"]) == "scheduler.tenant_lacks"
+    said = plan.waits["broke"]
+    nothing = {"left": Usd(0), "used": Usd(0), "allowed": Usd(0)}
+    assert said == say("scheduler.tenant_lacks.spent", tenant="poor", **nothing)
 
     spent = a_fleet().running(a_job("spent", budget_microusd=1000))
     spent.then(LeaseEnded(at_s=3600, lease="spent.1", exit_code=None, requeue=True))

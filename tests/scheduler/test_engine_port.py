@@ -99,6 +99,29 @@ def test_a_start_is_counted_by_our_clock() -> None:
     assert world.fleet.jobs["a"].leases[0].exit_codes == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("now_s", "started_s", "ended_s", "billed_s"),
+    [
+        (20_700, 20_001, 20_601, 600),  # nothing happened to the clock
+        (13_500, 12_801, 13_401, 600),  # set back by two hours, the server's too: not nothing
+        (20_700, 12_801, 13_401, 600),  # only the engine's
+        (20_700, 0, 20_650, 699),  # a job may lie in what it writes: no later than now
+        (13_500, 0, 13_401, 13_401),
+        (13_500, -200_000, 13_401, 86_400),
+    ],
+)
+def test_a_lease_is_billed_for_as_long_as_its_engine_says_whatever_became_of_the_clock(
+    now_s: int, started_s: int, ended_s: int, billed_s: int
+) -> None:
+    world = a_world(a_job("a"))
+    world.tick(now_s=20_000)
+    world.sees("a.1", "running", started_s=20_001)
+    world.tick(now_s=20_002)
+    world.sees("a.1", "ended", started_s=started_s, ended_s=ended_s, exit_code=0)
+    world.tick(now_s=now_s)
+    assert world.fleet.jobs["a"].leases[0].billed_s(0) == billed_s
+
+
 def test_a_lease_holds_the_gpus_on_which_its_engine_put_it() -> None:
     world = World(Noting("here", a_node("n-0", gpus=2), a_node("n-1", gpus=2))).submit(a_job("a"))
     world.tick()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.node import Pool
@@ -259,3 +261,27 @@ def test_who_lost_its_gpu_during_a_review_does_not_take_turns_with_guests() -> N
 
     assert [each.lease for each in done] == ["guest-0.1", "own.1"]
     assert world.fleet.jobs["own"].leases[-1].node == "new"
+
+
+def test_a_lender_is_told_when_the_first_borrower_may_be_asked_to_leave() -> None:
+    world = a_fleet(nodes=2, gpus_per_node=8).running(*borrowers(8, 8))
+    world.waiting(a_job("own", gpus=8, queue="lender"), at_s=50)
+    rules = replace(LENT, min_run_s=300)
+
+    said = world.plan(rules=rules, now_s=100).waits["own"].as_dict()
+
+    assert (said["code"], said["queue"], said["left"]) == ("scheduler.lent", "lender", 200)
+    assert stopped(world.plan(rules=rules, now_s=300))
+
+
+@pytest.mark.parametrize(
+    ("quotas", "most"),
+    [
+        ((Quota(queue="a", gpus=2, borrow_gpus=3),), 5),
+        ((Quota(queue="a", gpus=2), Quota(queue="b", gpus=5, lend=False)), 3),
+    ],
+)
+def test_a_job_above_what_its_queue_can_ever_hold_is_told_so(quotas: tuple[Quota, ...], most: int) -> None:
+    world = a_fleet(gpus_per_node=8).waiting(a_job("big", gpus=6, queue="a"))
+    said = world.plan(rules=Rules(quotas=quotas)).waits["big"]
+    assert said == say("scheduler.above_queue", queue="a", gpus=6, most=most, own=2)

@@ -10,11 +10,14 @@ import pytest
 
 from brimful.market.spells import NONE_LEFT, Following, Spells
 from brimful.scheduler.deadlines.programme import (
+    CELLS,
+    STEPS,
     Held,
     Programme,
     Seen,
     Task,
     greedy,
+    grid_step_s,
     is_safe,
     uniform_progress,
 )
@@ -145,6 +148,29 @@ def test_a_young_spell_is_let_pass_where_there_is_time_and_old_ones_last() -> No
     assert plan.decide(young) == "none"
     assert plan.decide(young._replace(age_s=4 * HOUR)) == "spot"
     assert plan.decide(young._replace(left_s=10.25 * HOUR)) == "on_demand"  # no time to wait
+
+
+@pytest.mark.parametrize("work_h", [1, 10, 48, 1000])
+@pytest.mark.parametrize("times", [1.03, 1.1, 1.5, 2, 30])
+def test_a_plan_is_as_fine_as_its_size_allows_and_finer_where_there_is_little_time_to_spare(
+    work_h: float, times: float
+) -> None:
+    task = a_task(work_h, times * work_h)
+    step_s = grid_step_s(task)
+    slack_s = task.deadline_s - task.work_s
+    assert task.work_s * slack_s / step_s**2 <= CELLS + 1
+    assert task.deadline_s * slack_s / step_s**2 <= 2 * CELLS + 1  # what is solved: time by slack
+    assert task.deadline_s / step_s <= STEPS + 1e-9
+    if step_s <= task.restart_s:
+        assert task.restart_s / step_s == pytest.approx(
+            round(task.restart_s / step_s)
+        )  # a start: whole steps
+    assert step_s <= grid_step_s(a_task(work_h, 2 * times * work_h))
+
+
+def test_four_hours_to_spare_are_more_than_twenty_steps() -> None:
+    task = a_task(48, 52)
+    assert (task.deadline_s - task.work_s) / grid_step_s(task) == pytest.approx(60)
 
 
 @pytest.mark.parametrize(("accelerator", "count"), [("k80", "1"), ("v100", "8")])

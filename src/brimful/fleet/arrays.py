@@ -9,6 +9,7 @@ from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.language import Number, Quoted, say
 
+TASKS_ENV = ("SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX")
 MAX_TASKS = 1000
 MAX_INDEX = 10**6
 MAX_AFTER = 100
@@ -24,8 +25,7 @@ class Tasks:
     def env(self) -> dict[str, str]:
         """What every task is told about its array, under Slurm's names."""
         first, last = self.indices[0], self.indices[-1]
-        facts = {"COUNT": len(self.indices), "MIN": first, "MAX": last}
-        return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in facts.items()}
+        return dict(zip(TASKS_ENV, map(str, (len(self.indices), first, last)), strict=True))
 
 
 def task_env(job: Job) -> dict[str, str]:

@@ -25,6 +25,11 @@ Curve = tuple[str, tuple[tuple[int, float], ...]]
 Pairs = tuple[str, tuple[tuple[str, float], ...]]
 
 
+# Makes `python` mean the same in the job as in the shell that submits it. Nothing else of that is sent unless
+# it is named. None of it is a secret, so the log holds the values.
+SHELL_ENV = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A gang of `gpus` workers and the command they run, as it was submitted.
@@ -51,7 +56,7 @@ class Job:
     command: tuple[str, ...] = ()
     folder: str = ""  # where the command runs; with `code`, where it was submitted from
     code: str = ""  # SHA-256 of the packed folder it runs in; empty: in `folder` itself
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()  # in the log, a value that may be a secret is empty
     # What the gang takes besides GPUs, evenly spread over them.
     cpu_milli: int = 0
     memory_mib: int = 0

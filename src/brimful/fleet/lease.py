@@ -105,6 +105,7 @@ class JobState:
     leases: list[Lease] = field(default_factory=list)
     kept_work_s: float = 0.0  # useful work in its last checkpoint
     lost_work_s: float = 0.0  # work that counted as kept but was missing at a later start
+    overrun_microusd: int = field(default=0, repr=False)  # of its ended leases: what nobody is billed
     run_s: int = 0  # seconds billed for leases that have ended
     run_s_on: dict[str, int] | None = None  # the same by GPU type, for a job that was requeued
     failures: int = 0
@@ -122,6 +123,7 @@ class JobState:
     hold: bool = False  # it does not start until it is released
     hold_reason: Said | None = None
     ready_s: int = -1  # since when it asks for GPUs: from submit, or from the end of the jobs it depends on
+    released_s: int = 0  # when it was last released from a hold
 
     def __post_init__(self) -> None:
         if self.ready_s < 0:
@@ -192,8 +194,8 @@ class JobState:
         return sum([lease.cost_microusd(now_s) for lease in self.leases])
 
     def billed_microusd(self, now_s: int) -> int:
-        """The same, capped at its own hard budget."""
-        cost, budget = self.cost_microusd(now_s), self.job.budget_microusd
+        """The same without what ran over a hard budget, its own or its tenant's: the operator bears that."""
+        cost, budget = self.cost_microusd(now_s) - self.overrun_microusd, self.job.budget_microusd
         return cost if budget is None else min(cost, budget)
 
     def remaining_s(self, now_s: int) -> float | None:

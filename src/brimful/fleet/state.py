@@ -159,7 +159,7 @@ class Fleet:
 
     def leased_gpu_s(self, now_s: int) -> int:
         """GPU-seconds that leases have held until now; a share of a GPU counts as that share."""
-        going = sum(lease.gpu_milli_s(now_s) for lease in self.open_leases.values())
+        going = sum([lease.gpu_milli_s(now_s) for lease in self.open_leases.values()])
         return (self._ended_gpu_milli_s + going) // WHOLE_GPU
 
     def is_idle(self) -> bool:
@@ -276,12 +276,11 @@ class Fleet:
         state.hold, state.hold_reason = True, event.reason
         if state.phase == "waiting":
             self.waiting.remove(state)
-            state.phase = "held"
-            self.on_hold[event.job] = state
+            state.phase, self.on_hold[event.job] = "held", state
 
     def _job_released(self, event: events.JobReleased) -> None:
         state = self.jobs[event.job]
-        state.hold, state.hold_reason = False, None
+        state.hold, state.hold_reason, state.released_s = False, None, event.at_s
         if state.phase == "held":
             del self.on_hold[event.job]
             self._wait(state, at_s=event.at_s)
@@ -527,8 +526,7 @@ class Fleet:
         self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
-        self.purses.pay(job, ended, lease.cost_microusd(at_s))
-        self.purses.settled(ended)
+        state.overrun_microusd += self.purses.close(job, ended, lease.cost_microusd(at_s))
         self.reservations.lease_ended(event)
         left_early = lease.notice_s is not None and event.requeue  # it was on notice
         state.preemptions += left_early and not stopped

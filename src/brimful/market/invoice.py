@@ -24,6 +24,9 @@ from brimful.fleet.events import (
 from brimful.fleet.reservations.reservation import RESERVING, Reservation
 from brimful.market.ledger import Ledger, Unposted
 
+DAYS_KEPT = 92
+SPLITS = ("team", "user", "gpu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -44,6 +47,7 @@ class Line:
     egress_microusd: int = 0  # paid for moving them
     user: str = ""
     day: str = ""  # the day it ended, in UTC
+    name: str = ""  # of the job
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +55,7 @@ class Bill:
     """The lines of one team, user, job, site, GPU type or day, added up."""
 
     of: str
+    name: str = ""  # of the job, in bills by job
     leases: int = 0
     gpu_s: int = 0
     microusd: int = 0
@@ -82,7 +87,8 @@ class Sums:
     def add(self, lines: Iterable[Line]) -> None:
         for line in lines:
             for by, teams in self._by.items():
-                _add(teams.setdefault(line.team, {}), getattr(line, by), line)
+                name = line.name if by == "job" else ""
+                _add(teams.setdefault(line.team, {}), getattr(line, by), line, name=name)
 
     def bills(self, by: str, is_wanted: Callable[[str], bool] = lambda _team: True) -> list[Bill]:
         """The bills of the wanted teams, combined, most expensive first."""
@@ -90,14 +96,42 @@ class Sums:
         for team, bills in self._by[by].items():
             if is_wanted(team):
                 for of, bill in bills.items():
-                    _add(made, of, bill)
+                    _add(made, of, bill, name=bill.name)
         return sorted(made.values(), key=lambda bill: (-bill.microusd, bill.of))
 
 
-def _add(bills: dict[str, Bill], of: str, part: Line | Bill) -> None:
+def _add(bills: dict[str, Bill], of: str, part: Line | Bill, *, name: str) -> None:
     if of not in bills:
-        bills[of] = Bill(of=of)
+        bills[of] = Bill(of=of, name=name)
     bills[of].add(part)
+
+
+class Days:
+    """What was billed on each day (UTC), split by team, user and GPU type; the newest `DAYS_KEPT` days."""
+
+    def __init__(self) -> None:
+        self._days: dict[
+            str, dict[tuple[str, str, str], int]
+        ] = {}  # day -> (split, team, of) -> micro-dollars
+
+    def add(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            if line.day not in self._days:
+                self._days[line.day] = {}
+                if len(self._days) > DAYS_KEPT:
+                    del self._days[min(self._days)]
+            spent = self._days.get(line.day, {})
+            for by in SPLITS:
+                key = (by, line.team, getattr(line, by))
+                spent[key] = spent.get(key, 0) + line.microusd
+
+    def of(self, day: str, by: str, is_wanted: Callable[[str], bool] = lambda _team: True) -> dict[str, int]:
+        """What the wanted teams were billed that day, by `by`."""
+        found: dict[str, int] = {}
+        for (split, team, of), microusd in self._days.get(day, {}).items():
+            if split == by and is_wanted(team):
+                found[of] = found.get(of, 0) + microusd
+        return found
 
 
 class Invoices:
@@ -133,7 +167,7 @@ class Invoices:
         self.ledger.apply(event)
         posted = [moved for moved in self.ledger.transfers[known:] if moved.kind == "post"]
         found = ((self.ledger.reservations.find(moved.reservation), moved.microusd) for moved in posted)
-        return [_reserved_line(each, microusd) for each, microusd in found if each is not None]
+        return [_reserved_line(each, microusd, event.at_s) for each, microusd in found if each is not None]
 
     def _post(self, event: LeaseEnded) -> Line:
         charge, known = self.ledger.unposted[event.lease], len(self.ledger.transfers)
@@ -187,11 +221,16 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, id
         moved_bytes=event.moved_bytes,
         egress_microusd=egress,
         user=job.user,
-        day=f"{datetime.fromtimestamp(event.at_s, UTC):%Y-%m-%d}",
+        name=job.name,
+        day=day_of(event.at_s),
     )
 
 
-def _reserved_line(found: Reservation, posted: int) -> Line:
+def day_of(at_s: int) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d}"
+
+
+def _reserved_line(found: Reservation, posted: int, at_s: int) -> Line:
     gpu_s = found.used_gpu_s + found.idle_gpu_s + found.paused_gpu_s
     waste_s = max(0, gpu_s - found.used_gpu_s - found.lent_gpu_s)
     return Line(
@@ -203,4 +242,5 @@ def _reserved_line(found: Reservation, posted: int) -> Line:
         gpu_s=gpu_s,
         microusd=posted,
         idle_microusd=posted * waste_s // gpu_s if gpu_s else 0,  # neither used nor lent
+        day=day_of(at_s),
     )

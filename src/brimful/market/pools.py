@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
@@ -35,6 +36,42 @@ class ReserveTerms:
     credit_s: int = 182 * DAY_S
 
 
+# By the name an operator writes: the field, its unit, the least and the most. A credit is never more than was
+# paid: a hundred percent.
+_RESERVE_TERMS: dict[str, tuple[str, str, int, int]] = {
+    "premium": ("premium_permille", "%", 0, 1000),
+    "pause": ("pause_permille", "%", 0, 100),
+    "return": ("return_permille", "%", 0, 100),
+    "share": ("share_permille", "%", 0, 100),
+    "idle": ("idle_s", "m", 1, 24 * 60),
+    "credit": ("credit_s", "d", 1, 3650),
+    "longest": ("longest_hours", "h", 1, 8760),
+    "ahead": ("ahead_s", "d", 0, 366),
+}
+_PER_UNIT = {"%": 10, "m": 60, "h": 1, "d": DAY_S}
+_RESERVE_TERM = re.compile(r"(?P<name>[a-z]{1,9})=(?P<number>\d{1,6})(?P<unit>[%mhd])", re.ASCII)
+
+
+def read_reserve_terms(text: str) -> ReserveTerms:
+    """`premium=30% pause=20% credit=90d`; what is not named keeps its default.
+
+    Refused if borrowers at the usual price and the pause credit together would bring an owner more than it
+    paid.
+    """
+    terms = ReserveTerms()
+    for part in text.split():
+        match = _RESERVE_TERM.fullmatch(part)
+        name, unit, low, high = _RESERVE_TERMS.get(match["name"] if match else "", ("", "", 0, 0))
+        if match is None or match["unit"] != unit or not low <= int(match["number"]) <= high:
+            known = [f"{each} {low}-{high}{unit}" for each, (_, unit, low, high) in _RESERVE_TERMS.items()]
+            raise BadInput(say("market.bad_reserve_term", part=Quoted(part[:60]), known=", ".join(known)))
+        terms = replace(terms, **{name: int(match["number"]) * _PER_UNIT[unit]})
+    worth = (1000 + terms.premium_permille) * (1000 - terms.pause_permille)
+    if 1000 * terms.share_permille > worth:
+        raise BadInput(say("market.reserve_pays_itself"))
+    return terms
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Market:
     """A pool is either a market pool or a queue pool; these are the market pools."""
@@ -51,13 +88,15 @@ class Market:
         return [pool for pool in sorted(fleet.capacity.pools) if self.covers(pool)]
 
 
-def market_of(names: str, nodes: Sequence[Node], terms: Terms) -> Market | None:
+def market_of(
+    names: str, nodes: Sequence[Node], terms: Terms, reserve: ReserveTerms | None = None
+) -> Market | None:
     """What `--market` names among these nodes: comma-separated sites, GPU types or tiers, or `all`."""
     pools = tuple(name.strip() for name in names.split(",") if name.strip())
     known = sorted({"all", *(name for node in nodes for name in node.pool)})
     if strange := [name for name in pools if name not in known]:
         raise BadInput(say("market.no_such_pool", strange=Quoted(strange[0][:80]), known=", ".join(known)))
-    return Market(pools=pools, terms=terms) if pools else None
+    return Market(pools=pools, terms=terms, reserve=reserve or ReserveTerms()) if pools else None
 
 
 def decided_by_bids(pools: Sequence[str]) -> Sentence:

@@ -93,7 +93,7 @@ def buy(
     key: str = "",
 ) -> ReservationBought:
     """Pay for the whole window. A quote that has risen above `at_most` fails instead of charging more."""
-    credit = _pay(fleet, offered, tenant=tenant, at_most=at_most, now_s=now_s)
+    credits = _pay(fleet, offered, tenant=tenant, at_most=at_most, now_s=now_s)
     return ReservationBought(
         at_s=now_s,
         reservation=f"r{fleet.reservations.bought + 1}",
@@ -109,7 +109,8 @@ def buy(
         idle_s=terms.idle_s,
         credit_s=terms.credit_s,
         paid_microusd=offered.total_microusd,
-        credit_microusd=credit,
+        credit_microusd=sum(microusd for microusd, _ in credits),
+        credits=credits,
         by=by,
         key=key,
     )
@@ -144,7 +145,7 @@ def extend(
     key: str = "",
 ) -> ReservationExtended:
     found = _open(fleet, name, now_s=now_s)
-    credit = _pay(fleet, offered, tenant=found.tenant, at_most=at_most, now_s=now_s)
+    credits = _pay(fleet, offered, tenant=found.tenant, at_most=at_most, now_s=now_s)
     return ReservationExtended(
         at_s=now_s,
         reservation=name,
@@ -153,7 +154,8 @@ def extend(
         pause_microusd_per_gpu_hour=offered.pause_microusd_per_gpu_hour,
         return_microusd_per_gpu_hour=offered.return_microusd_per_gpu_hour,
         paid_microusd=offered.total_microusd,
-        credit_microusd=credit,
+        credit_microusd=sum(microusd for microusd, _ in credits),
+        credits=credits,
         by=by,
         key=key,
     )
@@ -196,22 +198,23 @@ def spendable_microusd(fleet: Fleet, tenant: str, *, now_s: int) -> int | None:
     payers = list(purses.payers(tenant)) if tenant in purses.budgets else []
     if not payers or not payers[-1].hard:
         return None
-    names = {budget.name for budget in payers}
-    left = sum(budget.left_microusd for budget in payers)
+    left = {name: budget.left_microusd for name, budget in purses.budgets.items()}
     for name, lease in fleet.open_leases.items():
         job = fleet.jobs[lease.job].job
         near = purses.near(job) if job.budget_microusd is None else ""
-        if near and any(budget.name in names for budget in purses.payers(near)):
-            left -= max(0, lease.cost_microusd(now_s) - purses.due_microusd(name))
-    return max(0, left)
+        purses.draw(left, near, max(0, lease.cost_microusd(now_s) - purses.due_microusd(name)))
+    return max(0, sum(left[budget.name] for budget in payers))
 
 
-def _pay(fleet: Fleet, offered: Quote, *, tenant: str, at_most: int | None, now_s: int) -> int:
-    """How much of it credits pay; refuses what the tenant cannot pay or did not agree to."""
+def _pay(
+    fleet: Fleet, offered: Quote, *, tenant: str, at_most: int | None, now_s: int
+) -> tuple[tuple[int, int], ...]:
+    """The credits that pay part of it; refuses what the tenant cannot pay or did not agree to."""
     price, total = offered.microusd_per_gpu_hour, offered.total_microusd
     if at_most is not None and price > at_most:
         raise Refused(say("market.reserve_moved", price=Usd(price), limit=Usd(at_most)), code="price_moved")
-    credit = min(total, fleet.reservations.credit_microusd(tenant, now_s=now_s))
+    credits = fleet.reservations.to_spend(tenant, total, now_s=now_s)
+    credit = sum(microusd for microusd, _ in credits)
     left = spendable_microusd(fleet, tenant, now_s=now_s)
     if left is not None and total - credit > left:
         raise Refused(
@@ -224,7 +227,7 @@ def _pay(fleet: Fleet, offered: Quote, *, tenant: str, at_most: int | None, now_
             ),
             code="budget_too_small",
         )
-    return credit
+    return credits
 
 
 def _priced(
@@ -246,6 +249,8 @@ def _priced(
         # Otherwise a tenant that buys while the pool is expensive and lends at once would earn more than it
         # paid.
         worth = max(worth, line.last.microusd_per_gpu_hour, line.last.cleared_microusd_per_gpu_hour)
+    if not worth:  # otherwise one tenant could take the whole pool for weeks, for nothing
+        raise Refused(say("market.reserve_free", gpu=pool.gpu, site=pool.site), code="no_price")
     unit = -(-worth * (1000 + terms.premium_permille) // 1000)
     return Quote(
         pool=pool,

@@ -16,7 +16,8 @@ from math import ceil, log
 from brimful.market.auction import UNPLACEABLE, Cleared, Placeable, clear
 from brimful.market.bid import Book
 
-# For a rise by this factor, steps leave as much unbilled as waiting for `smooth_s` does: R ln R = 2 (R - 1).
+# For a rise by this factor, steps leave `smooth_s` of it unbilled, as much as they overbill in a fall to
+# nothing: R ln R = 2 (R - 1).
 _FAR_TENTHS = 49
 _LEAST = 10_000  # a cent: from zero, a share of the price would never rise
 
@@ -89,7 +90,8 @@ def priced(
     `smooth_s` of the whole pool's time, by at most `step_permille`, never above a holder's limit or below an
     ask in use. It never rises above the clearing price: what is owed is billed by falling later. Steps suit a
     fall, which overbills `smooth_s` of the difference and no more; from a cent to a dollar they would take
-    hours. So a rise too large for steps is billed at once when as much of it is owed.
+    hours. So a rise too large for steps is billed at once when a notice's worth of it is owed: holders who do
+    not pay it are gone by then.
 
     While a winner waits with a limit below the bill (`lowest_waiting`), the bill falls towards it by steps,
     whatever is owed.
@@ -99,8 +101,7 @@ def priced(
     now_s = max(now_s, state.at_s)  # a clock that was set back does not undo what was counted
     owed = state.owed + (state.cleared - before) * state.used * (now_s - state.at_s)
     if state.billed is not None and now_s // terms.period_s > state.at_s // terms.period_s:
-        whole = max(1, units) * terms.smooth_s
-        price = _next_bill(before, cleared.price, owed, whole, terms, lowest_waiting=lowest_waiting)
+        price = _next_bill(before, cleared.price, owed, units, terms, lowest_waiting=lowest_waiting)
     price = _between(price, lowest_limit, cleared.floor)
     return replace(
         state, at_s=now_s, billed=price, cleared=cleared.price, used=sum(state.held.values()), owed=owed
@@ -108,12 +109,14 @@ def priced(
 
 
 def _next_bill(
-    before: int, cleared: int, owed: int, whole: int, terms: Terms, *, lowest_waiting: int | None
+    before: int, cleared: int, owed: int, units: int, terms: Terms, *, lowest_waiting: int | None
 ) -> int:
     """The bill after one more period, before limits and asks."""
     is_far = 10 * cleared > _FAR_TENTHS * before
-    if is_far and owed >= (cleared - before) * whole:
+    wait_s = min(terms.notice_s, terms.smooth_s)
+    if is_far and owed >= (cleared - before) * max(1, units) * wait_s:
         return cleared
+    whole = max(1, units) * terms.smooth_s
     step = -(-max(before, _LEAST) * terms.step_permille // 1000)
     price = min(cleared + owed // whole, before + step, max(cleared, before))
     if lowest_waiting is not None:

@@ -63,8 +63,12 @@ class Money:
         found = None if job.budget_microusd is not None else self.for_job(job)
         if found is None or found[1] >= microusd:
             return None
-        left, cost = Usd(max(0, found[1])), Usd(microusd)
-        return say("scheduler.tenant_lacks", tenant=found[0], left=left, cost=cost)
+        tenant, left = found
+        if left <= 0:
+            allowed = self.purses.budgets[tenant].allowed_microusd
+            used = {"used": Usd(allowed - min(0, self.left[tenant])), "allowed": Usd(allowed)}
+            return say("scheduler.tenant_lacks.spent", tenant=tenant, left=Usd(0), **used)
+        return say("scheduler.tenant_lacks", tenant=tenant, left=Usd(left), cost=Usd(microusd))
 
     def promise(self, job: Job, microusd: int) -> None:
         near = self.purses.near(job)
@@ -99,10 +103,7 @@ class Money:
         return min(times, default=None)
 
     def _take(self, near: str, microusd: int) -> None:
-        for budget in self.purses.payers(near):
-            n = microusd if budget.hard else min(microusd, max(0, self.left[budget.name]))
-            self.left[budget.name] -= n
-            microusd -= n
+        self.purses.draw(self.left, near, microusd)
 
 
 class Payers:

@@ -10,6 +10,7 @@ from brimful.fleet.state import Fleet, JobState
 from brimful.market.forecast import Forecasts
 from brimful.market.tariff import FLAT, HOURS, curve, paid
 from brimful.scheduler.auction import Auctions
+from brimful.scheduler.offpeak import quoted_s
 from brimful.units import HOUR_S
 
 
@@ -92,4 +93,4 @@ def promised(fleet: Fleet, state: JobState, pool: Pool, price: int) -> int:
     """The price of a lease that starts now: a deferrable job pays no more than when it first could start."""
     if not state.job.deferrable or pool not in fleet.tariffs:
         return price
-    return paid(priced(fleet, pool, fleet.posted_prices()[pool], at_s=state.ready_s), price)
+    return paid(priced(fleet, pool, fleet.posted_prices()[pool], at_s=quoted_s(state)), price)

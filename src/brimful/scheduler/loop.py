@@ -53,9 +53,11 @@ from brimful.scheduler.ports import (
     Warns,
 )
 from brimful.scheduler.rules import Rules
+from brimful.units import DAY_S
 
 # How often another writer may get in between reading and writing before something is badly wrong.
 MAX_CONFLICTS = 100
+SET_BACK_S = 5  # less is an engine's imprecision
 IDLE_LOOK_S = 61  # longer than any review period of a policy
 
 
@@ -301,7 +303,7 @@ def _lease_changes(
         goes_on = seen.exit_code != 0 and lease.phase != "ending" and _is_requeued(lease, state, seen.cause)
         changes.append(
             LeaseEnded(
-                at_s=now_s if seen.ended_s is None else int(seen.ended_s - seen.skew_s),
+                at_s=_ended_s(lease, seen, now_s=now_s),
                 lease=lease.lease,
                 exit_code=seen.exit_code,
                 reason=seen.problem,
@@ -313,6 +315,22 @@ def _lease_changes(
             )
         )
     return changes
+
+
+def _ended_s(lease: Lease, seen: Observation, *, now_s: int) -> int:
+    """When it ended, by the clock it began with: if the engine's was set back since, its length stays.
+
+    No later than now; if the server's clock was set back too, within a day: an engine may be wrong.
+    """
+    if seen.ended_s is None:
+        return now_s
+    ended_s = int(seen.ended_s - seen.skew_s)
+    if lease.started_s is None or seen.started_s is None:
+        return ended_s
+    set_back_s = lease.started_s - int(seen.started_s - seen.skew_s)
+    if set_back_s < SET_BACK_S:
+        return ended_s
+    return min(ended_s + set_back_s, now_s if now_s >= lease.granted_s else lease.started_s + DAY_S)
 
 
 def _tries_left(state: JobState) -> bool:

@@ -13,11 +13,16 @@ QUIET_FREE = 0.2  # a fleet with a fifth of its GPUs free is quiet
 LONGEST_WAIT_S = 24 * HOUR_S  # every day has a quiet hour
 
 
+def quoted_s(state: JobState) -> int:
+    """From when it is quoted. A hold does not count: it would keep the price of a cheap hour at will."""
+    return max(state.ready_s, state.released_s)
+
+
 def start_by_s(state: JobState) -> float:
     """The last moment a deferrable job can start and still keep its deadline."""
     job = state.job
     if job.deadline_s is None:
-        return state.ready_s + LONGEST_WAIT_S
+        return quoted_s(state) + LONGEST_WAIT_S
     work_s = job.predicted_work_s
     if work_s is None:
         return state.ready_s  # its length is unknown, so there is no slack to wait with

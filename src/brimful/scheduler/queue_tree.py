@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from brimful.errors import BadInput
 from brimful.fleet.queues import Quota
 from brimful.language import Quoted, say
+from brimful.scheduler.rules import Rules
 
 
 def check_parents(quotas: Sequence[Quota]) -> None:
@@ -20,6 +21,12 @@ def check_parents(quotas: Sequence[Quota]) -> None:
             if above == quota.queue:
                 raise BadInput(say("fleet.own_parent", queue=Quoted(quota.queue)))
             above = parents.get(above, "")
+
+
+def without_effect(quota: Quota, rules: Rules) -> list[str]:
+    """Settings of the queue that this policy does not look at: shares are dealt out under `fair` alone."""
+    given = {"weight": quota.weight != 1, "parent": bool(quota.parent)}
+    return [name for name, is_set in given.items() if is_set and rules.order != "fair"]
 
 
 def shares_used(quotas: Sequence[Quota], used: Mapping[str, float]) -> dict[str, tuple[float, ...]]:

@@ -74,6 +74,12 @@ def over_quota(
     have = held.get(name, 0)
     if have + job.gpus <= own.gpus:
         return None
+    others_keep = sum(q.gpus for q in rules.quotas if not q.lend and q.queue != name)
+    most = max(own.gpus, gpus_in_fleet - others_keep)
+    if own.borrow_gpus is not None:
+        most = min(most, own.gpus + own.borrow_gpus)
+    if job.gpus > most:
+        return say("scheduler.above_queue", queue=name, gpus=job.gpus, most=most, own=own.gpus)
     borrowed = have + job.gpus - own.gpus
     if own.borrow_gpus is not None and borrowed > own.borrow_gpus:
         return say(

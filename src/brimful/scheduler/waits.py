@@ -12,6 +12,7 @@ from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import place
 from brimful.scheduler.placing.pools import allowed_pools
 from brimful.scheduler.placing.why_not import why_not
+from brimful.scheduler.quotas import queue_of
 
 
 class Waits(Mapping[str, Said]):
@@ -64,7 +65,17 @@ def _why(cycle: Cycle, state: JobState, draft: Draft) -> Said:
     if cell is not None and cell.victims:
         victims = Several(tuple(lease.job for lease in cell.victims))
         return say("scheduler.others_will_stop", reason=reason, jobs=victims)
-    return cycle.not_now(state) or _in_line(cycle, state, draft, pools, reason)
+    return cycle.not_now(state) or _lent(cycle, state, reason) or _in_line(cycle, state, draft, pools, reason)
+
+
+def _lent(cycle: Cycle, state: JobState, reason: Sentence) -> Sentence | None:
+    """Its queue lent what it needs, and no borrower has run its minimum time: when the first will have."""
+    search = cycle.search() if cycle.owns(state.job) else None
+    until_s = None if search is None else search.stoppable_s(state, owns=True)
+    if until_s is None or until_s <= cycle.now_s:
+        return None
+    queue, left = queue_of(state.job), Seconds(until_s - cycle.now_s)
+    return say("scheduler.lent", reason=reason, queue=queue, left=left)
 
 
 def _in_line(cycle: Cycle, state: JobState, draft: Draft, pools: list[Pool], reason: Sentence) -> Sentence:

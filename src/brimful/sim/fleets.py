@@ -20,6 +20,7 @@ from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.node import TIERS, Node
 from brimful.language import Number, Quoted, Sentence, os_words, say
 from brimful.sim.world import SITE
+from brimful.specs.gpu import refuse_slip
 from brimful.units import microusd_from_usd
 
 MAX_NODES = 100_000
@@ -108,6 +109,7 @@ def _nodes(kind: dict[str, Any], price: int, *, where: str, first: int) -> list[
                 max_gpus=Number(MAX_GPUS_PER_NODE),
             )
         )
+    refuse_slip(kind.get("gpu", "gpu"), naming=True)
     site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
     return [
         Node(

@@ -109,6 +109,13 @@ class Purses:
             if budget.hard:
                 return
 
+    def draw(self, left: dict[str, int], near: str, microusd: int) -> None:
+        """Take this much out of what each budget has left: nearest first, the hard one may go below zero."""
+        for budget in self.payers(near):
+            n = microusd if budget.hard else min(microusd, max(0, left[budget.name]))
+            left[budget.name] -= n
+            microusd -= n
+
     def children(self, name: str) -> list[Budget]:
         return [each for each in self.budgets.values() if each.within == name]
 
@@ -245,6 +252,12 @@ class Purses:
             microusd -= paid[1][1]
             self._due[lease] = due._replace(paid=due.paid - paid[0][1])
         return [part for part in (*paid, *self._charge(job, microusd)) if part[1]]
+
+    def close(self, job: Job, lease: str, microusd: int) -> int:
+        """Pay for a lease that is over; returns what the operator bears of it."""
+        parts = self.pay(job, lease, microusd)
+        self.settled(lease)
+        return sum(n for account, n in parts if account == OVERRUN)
 
     def _charge(self, job: Job, microusd: int) -> list[tuple[str, int]]:
         """Which accounts pay this much more for the job; it is counted as spent there."""

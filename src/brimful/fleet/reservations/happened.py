@@ -11,7 +11,7 @@ from brimful.fleet.node import OfPool, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, paid ahead
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     at_s: int
     reservation: str
     tenant: str
@@ -29,6 +29,7 @@ class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, 
     credit_s: int  # how long a credit is valid
     paid_microusd: int
     credit_microusd: int = 0  # the part of it paid with earlier credits
+    credits: tuple[tuple[int, int], ...] = ()  # which: (micro-dollars, when they expire)
     by: str = ""  # who bought it
     key: str = ""  # the buyer's idempotency key: a second purchase under it is the first
 
@@ -37,7 +38,7 @@ class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, 
 class ReservationExtended(Event):
     """Its window ends later; the added hours are at current prices."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     at_s: int
     reservation: str
     end_s: int
@@ -46,6 +47,7 @@ class ReservationExtended(Event):
     return_microusd_per_gpu_hour: int
     paid_microusd: int
     credit_microusd: int = 0
+    credits: tuple[tuple[int, int], ...] = ()
     by: str = ""
     key: str = ""
 

@@ -10,7 +10,7 @@ cannot exceed what was paid, and no hour is credited twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -93,6 +93,14 @@ class Stretches:
             yield n, since_s
 
 
+@dataclass(slots=True)
+class Credit:
+    """A tenant's credit: it pays for reservations, and only until it expires."""
+
+    microusd: int
+    expires_s: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Reservation:
     reservation: str
@@ -106,6 +114,8 @@ class Reservation:
     at_s: int  # up to when it has been counted
     keys: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # (who, key) -> GPUs, hours
     paid_microusd: int = 0
+    paid_with: list[Credit] = field(default_factory=list)  # earlier credits, last to expire first
+    cash_microusd: int = 0  # the rest of what was paid, as far as no credit gave it back
     pause_credit_microusd: int = 0
     return_credit_microusd: int = 0
     refund_microusd: int = 0  # for hours in which nodes were gone
@@ -179,6 +189,19 @@ class Reservation:
         self.refund_microusd += microusd
         return microusd
 
+    def credited(self, microusd: int, *, at_s: int) -> Iterator[Credit]:
+        """Money that comes back, by when it expires: first what was paid out of a purse, which lasts from
+        now; then earlier credits, which last no longer than before. Otherwise a credit would never expire."""
+        fresh = min(microusd, self.cash_microusd)
+        self.cash_microusd -= fresh
+        yield Credit(fresh, at_s + self.credit_s)
+        microusd -= fresh
+        for each in self.paid_with:
+            part = min(microusd, each.microusd)
+            each.microusd, microusd = each.microusd - part, microusd - part
+            yield Credit(part, each.expires_s)
+        assert not microusd, "no more comes back than was paid"
+
     def give_back(self, gpus: int, *, at_s: int) -> int:
         """Unused GPUs leave the reservation, paused ones first; returns the worth of their remaining
         window."""
@@ -193,14 +216,6 @@ class Reservation:
         worth = sum(span.return_microusd_per_gpu_hour * gpus * seconds for span, seconds in left) // HOUR_S
         self.return_credit_microusd += worth
         return credit + worth
-
-
-@dataclass(slots=True)
-class Credit:
-    """A tenant's credit: it pays for reservations, and only until it expires."""
-
-    microusd: int
-    expires_s: int
 
 
 @dataclass(slots=True)
@@ -227,6 +242,15 @@ class Reservations:
 
     def credit_microusd(self, tenant: str, *, now_s: int) -> int:
         return sum(each.microusd for each in self.credits.get(tenant, ()) if each.expires_s > now_s)
+
+    def to_spend(self, tenant: str, microusd: int, *, now_s: int) -> tuple[tuple[int, int], ...]:
+        """Which credits pay this much, or as much as there is: (micro-dollars, when they expire)."""
+        found = []
+        for each in self.credits.get(tenant, ()):
+            if microusd and each.expires_s > now_s:
+                found.append((min(microusd, each.microusd), each.expires_s))
+                microusd -= found[-1][0]
+        return tuple(found)
 
     def apply(self, event: events.Event) -> list[Moved]:
         """Apply an event; returns the money it moved."""
@@ -313,7 +337,10 @@ class Reservations:
                 each.microusd, left = each.microusd - used, left - used
         assert not left, "no more credit is spent than there is"
         self._tidy(found.tenant)
-        name = found.reservation
+        name, known = found.reservation, [Credit(*each) for each in event.credits]
+        # Older logs do not say which credits paid: what comes back of them is new, as it was then.
+        found.cash_microusd += event.paid_microusd - sum(each.microusd for each in known)
+        found.paid_with = sorted([*found.paid_with, *known], key=lambda each: -each.expires_s)
         if event.credit_microusd:
             yield Moved("spend_credit", found.tenant, event.credit_microusd, name)
         yield Moved("reserve", found.tenant, event.paid_microusd - event.credit_microusd, name)
@@ -334,18 +361,22 @@ class Reservations:
         else:
             credit = found.give_back(event.gpus, at_s=at_s)
         is_over = isinstance(event, events.ReservationEnded) or not found.gpus
-        moved = self._grant(found, credit + (found.refund() if is_over else 0), at_s=at_s)
+        moved = self._grant(found, found.credited(credit, at_s=at_s))
+        if is_over and (refund := found.refund()):
+            # The owner did not choose these hours: whatever paid for them, they come back as new credit.
+            moved += self._grant(found, [Credit(refund, at_s + found.credit_s)])
         if is_over:
             moved.append(self._end(found, at_s=at_s))
         return moved
 
-    def _grant(self, found: Reservation, credit: int, *, at_s: int) -> list[Moved]:
-        if not credit:
+    def _grant(self, found: Reservation, granted: Iterable[Credit]) -> list[Moved]:
+        new = [each for each in granted if each.microusd]
+        if not new:
             return []
         credits = self.credits.setdefault(found.tenant, [])
-        credits.append(Credit(credit, at_s + found.credit_s))
+        credits += new
         credits.sort(key=lambda each: each.expires_s)
-        return [Moved("credit", found.tenant, credit, found.reservation)]
+        return [Moved("credit", found.tenant, sum(each.microusd for each in new), found.reservation)]
 
     def _end(self, found: Reservation, *, at_s: int) -> Moved:
         """Its window is over, or nothing is left of it: what no credit has taken goes to its site."""

@@ -52,7 +52,7 @@ LOOK_S = (10, 300)
 # How many programmes one decision may solve, for the jobs due first; any other job just keeps pace. A
 # programme takes up to 0.1 s each time and 4 MB; jobs with about as much work and time left share it.
 PROGRAMMES = 32
-STEPS = 256
+CELLS = 28_000  # of 35 numbers of 4 bytes
 # Spot is not left idle for hours to save a cent; this is also more than the error of the programme's grid.
 WAIT_GAIN = 0.02
 MOST_BONUS = 150  # percent: the most that the limit of a job holding GPUs of a market pool may count
@@ -585,7 +585,7 @@ def _rounded_up(seconds: float) -> float:
 @lru_cache(maxsize=2 * PROGRAMMES)
 def _programme(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Programme:
     """Solved once per `LEARN_S` for each job; what was seen after `until_s` does not count yet."""
-    return Programme(task, _following(zones, until_s), tick_s=look_s, steps=STEPS, wait_gain=WAIT_GAIN)
+    return Programme(task, _following(zones, until_s), tick_s=look_s, cells=CELLS, wait_gain=WAIT_GAIN)
 
 
 @lru_cache(maxsize=8)

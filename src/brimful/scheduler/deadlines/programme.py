@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import expm1
+from math import expm1, sqrt
 from typing import Any, Literal, NamedTuple
 
 from brimful.errors import WorldFailed
@@ -28,7 +28,8 @@ from brimful.units import HOUR_S
 
 Held = Literal["none", "spot", "on_demand"]
 
-STEPS = 512  # time steps in the programme, at most
+# The programme's grid, at most: its table of work by slack, and its steps in time.
+CELLS, STEPS = 1 << 16, 1 << 10
 _N = len(AGES_S)
 
 
@@ -142,12 +143,12 @@ class Programme:
         following: Following,
         *,
         tick_s: float,
-        steps: int = STEPS,
+        cells: int = CELLS,
         wait_gain: float = 0.0,
     ) -> None:
         self.wait_gain = wait_gain
         self.task, self.tick_s = task, tick_s
-        self._none, self._held, self._demand, self._look, self._start = _solve(task, following, tick_s, steps)
+        self._none, self._held, self._demand, self._look, self._start = _solve(task, following, tick_s, cells)
 
     def decide(self, seen: Seen) -> Held:
         """The safe action with the least cost until the next look plus the expected rest."""
@@ -183,18 +184,31 @@ class Programme:
         return task.on_demand_usd_per_hour * (seen.setup_s + done_s) / HOUR_S + rest
 
 
+def grid_step_s(task: Task, cells: int = CELLS) -> float:
+    """The finest step that the grid allows: where there is little time to spare, each step of it counts.
+
+    A start takes whole steps, if that is not too fine. Solving goes through time by slack, so a short task
+    with much time to spare has a coarser grid than its own table would need.
+    """
+    slack_s = max(task.deadline_s - task.work_s, task.restart_s)
+    most_s = max(task.work_s, task.deadline_s / 2)
+    least_s = max(sqrt(most_s * slack_s / cells), task.deadline_s / STEPS, 1.0)
+    return task.restart_s / int(task.restart_s / least_s) if task.restart_s >= least_s else least_s
+
+
 def _solve(
-    task: Task, following: Following, tick_s: float, steps: int
+    task: Task, following: Following, tick_s: float, cells: int
 ) -> tuple[_Table, _Table, _Table, _Chances, _Chances]:
     """Expected cost to the end with nothing, spot and on-demand; and chances over a tick and over a start.
 
     The programme runs over holding nothing, spot or on-demand, backwards in time steps. States are (down, up)
-    x age. Where on-demand must start now or never, its cost to the end is used, since that is what the safety
-    net will do.
+    x age; beside them, each array has the slack: waiting takes some, working takes none. Where on-demand must
+    start now or never, its cost to the end is used, since that is what the safety net will do.
     """
     np = _numpy()
-    step_s = max(task.restart_s, task.deadline_s / steps, 1.0)
-    times, works = int(task.deadline_s / step_s) + 3, int(task.work_s / step_s) + 3
+    step_s = grid_step_s(task, cells)
+    works = int(task.work_s / step_s) + 3
+    slacks = max(2, int(task.deadline_s / step_s) + 4 - works)
     setup = round(task.restart_s / step_s)
     spot, demand = (rate * step_s / HOUR_S for rate in (task.spot_usd_per_hour, task.on_demand_usd_per_hour))
     begin_spot, begin_demand = (price * task.restart_s / step_s for price in (spot, demand))
@@ -202,33 +216,33 @@ def _solve(
     losses = np.array(following.spells.per_hour(is_up=True))[:, None] * np.array(following.after)[:, 1:]
     moves, keeps, loses = _over(np, rates, losses, step_s)
     begun, kept, lost = _over(np, rates, losses, task.restart_s)
-    work = np.arange(works)
-    forced, forced_running = demand * work + begin_demand, demand * work
-    forced[0] = 0.0
-    none, on_demand = (np.empty((times, 2 * _N, works)) for _ in range(2))
-    held = np.empty((times, _N, works))
-    none[0], held[0], on_demand[0] = forced, forced, forced_running
-    for t in range(1, times):
-        idle, begin = none[t - 1], max(0, t - setup)
-        stay_demand = _after_work(moves @ on_demand[t - 1], demand)
-        stay_spot = _after_work(loses @ idle + keeps @ held[t - 1], spot)
+    slack = np.arange(slacks)
+    none, on_demand = (np.zeros((works + slacks, 2 * _N, slacks)) for _ in range(2))
+    held = np.zeros((works + slacks, _N, slacks))
+    for t in range(1, works + slacks):
+        forced_running = demand * (t - slack)
+        forced, begin = forced_running + begin_demand, max(0, t - setup)
+        idle = _with_less_slack(np, none[t - 1], 1, forced)
+        stay_demand = moves @ on_demand[t - 1] + demand
+        stay_spot = loses @ none[t - 1] + keeps @ held[t - 1] + spot
         if setup:
-            start_demand = begin_demand + begun @ on_demand[begin]
-            start_spot = begin_spot + kept @ held[begin] + lost @ none[begin]
+            start_demand = begun @ _with_less_slack(np, on_demand[begin], setup, forced_running)
+            start_spot = kept @ _with_less_slack(np, held[begin], setup, forced)
+            start_spot += lost @ _with_less_slack(np, none[begin], setup, forced)
         else:
-            start_demand, start_spot = begin_demand + stay_demand, begin_spot + stay_spot
-        best = np.minimum(moves @ idle, start_demand)
-        best[_N:] = np.minimum(best[_N:], start_spot)
-        late = work + setup > t
+            start_demand, start_spot = stay_demand, stay_spot
+        best = np.minimum(moves @ idle, begin_demand + start_demand)
+        best[_N:] = np.minimum(best[_N:], begin_spot + start_spot)
+        late = slack < setup
         none[t] = np.where(late, forced, best)
         held[t] = np.where(late, forced, np.minimum(stay_spot, none[t, _N:]))
-        on_demand[t] = np.where(work > t, forced_running, np.minimum(stay_demand, none[t]))
+        on_demand[t] = np.minimum(stay_demand, none[t])
         for table in (none, held, on_demand):
-            table[t, :, 0] = 0.0
-    # By slack instead of time left, since lookups are by slack.
-    slack = np.arange(times - works + 1)[:, None] + work
-    none, held, on_demand = (table[slack, :, work].transpose(2, 0, 1) for table in (none, held, on_demand))
-    tables = [_Table(values, step_s) for values in (none, held, on_demand)]
+            table[t, :, t:] = 0.0  # no work is left
+    at = slack[:, None] + np.arange(works)
+    tables = [
+        _Table(each[at, :, slack[:, None]].transpose(2, 0, 1), step_s) for each in (none, held, on_demand)
+    ]
     look, start = (
         _Chances(*(each.tolist() for each in _over(np, rates, losses, seconds)))
         for seconds in (tick_s, task.restart_s)
@@ -236,10 +250,10 @@ def _solve(
     return tables[0], tables[1], tables[2], look, start
 
 
-def _after_work(expected: Any, cost: float) -> Any:  # noqa: ANN401 - an array
-    """One step of work less, at this cost."""
-    after = expected.copy()
-    after[:, 1:] = expected[:, :-1] + cost
+def _with_less_slack(np: Any, values: Any, steps: int, forced: Any) -> Any:  # noqa: ANN401 - a module, arrays
+    """The same work this many steps later; `forced` where there is no slack left."""
+    after = np.empty_like(values)
+    after[:, :steps], after[:, steps:] = forced[:steps], values[:, :-steps]
     return after
 
 
