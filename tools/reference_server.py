@@ -54,13 +54,21 @@ def settings_page() -> str:
         "and the policy decides only what comes next.\n",
         "| Policy | Who goes first |\n|---|---|",
         *[row(f"`{name}`", str(about_policy(name))) for name in POLICIES],
-        "\n| Option | Values | In the default policy | Meaning |\n|---|---|---|---|",
+        "\n| Option | Values | In the default policy | In others | Meaning |\n|---|---|---|---|---|",
     ]
     for name in OPTIONS:
         value = getattr(default, name)
-        shown = int(value) if isinstance(value, bool) else value
-        lines.append(row(f"`{name}`", str(values_of(name)), f"`{shown}`", str(about_option(name))))
+        others: dict[str, list[str]] = {}
+        for policy, rules in POLICIES.items():
+            if getattr(rules, name) != value:
+                others.setdefault(_shown(getattr(rules, name)), []).append(policy)
+        said = "; ".join(f"{shown}: {', '.join(policies)}" for shown, policies in others.items())
+        lines.append(row(f"`{name}`", str(values_of(name)), _shown(value), said, str(about_option(name))))
     return "\n".join(lines) + "\n"
+
+
+def _shown(value: object) -> str:
+    return f"`{int(value) if isinstance(value, bool) else value}`"
 
 
 def api_page() -> str:

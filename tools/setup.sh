@@ -9,7 +9,7 @@
 #   tools/setup.sh skypilot  test, and SkyPilot's API server in a separate environment (460 MB)
 #   tools/setup.sh system   what the tests need beyond Python (Chromium, Pyodide, promtool, systemd-analyze, Slurm, zsh, fish)
 #
-# PYTHON=/path/to/python3 chooses the interpreter for .venv.
+# PYTHON=/path/to/python3 chooses the interpreter for .venv; a .venv with another one is made again.
 # The set is current while its stamp has the checksum of pyproject.toml and constraints.txt, so a second call
 # takes milliseconds. A .venv whose installation was interrupted is deleted and created again.
 set -eu
@@ -91,8 +91,20 @@ make_venv() {
     pwd >"$home"
 }
 
+# PYTHON= names another interpreter than .venv was made with: only a new .venv has that one.
+has_other_python() {
+    if [ -z "${PYTHON:-}" ] || [ ! -x "$venv/bin/python" ]; then return 1; fi
+    which='import sys; print(sys.base_prefix, sys.version_info[:2])'
+    [ "$("$PYTHON" -c "$which" 2>&1)" != "$("$venv/bin/python" -c "$which" 2>&1)" ]
+}
+
 install_set() { # NAME EXTRAS
     wait_for_other_installer
+    if has_other_python; then
+        find_python >/dev/null
+        say "PYTHON=$PYTHON is not what .venv was made with: removing .venv"
+        rm -rf "$venv"
+    fi
     stamp=$venv/.ready-$1
     sum=$PWD:$(cat pyproject.toml constraints.txt | cksum)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] && [ -x "$venv/bin/python" ]; then return; fi

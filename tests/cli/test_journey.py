@@ -301,6 +301,13 @@ def test_options_may_stand_before_the_words_they_are_about(here: Here) -> None:
         assert json.loads(here.run(*typed, "--json").stdout)["error"]["code"] == "no_server"
 
 
+def test_a_dry_run_says_that_the_job_could_not_start(here: Here) -> None:
+    here.up()
+    typed = ("submit", "--dry-run", "--no-pack", "--json", "--gpus")
+    codes = [json.loads(here.run(*typed, n, "--", "true").stdout)["data"]["note_codes"] for n in "23"]
+    assert [[each["code"] for each in found] for found in codes] == [[], ["fleet.could_not_start"]]
+
+
 def test_a_dry_run_changes_nothing(here: Here) -> None:
     here.up()
     assert words("fleet.would_submit") in here.run("submit", "--dry-run", "--", "true").stdout

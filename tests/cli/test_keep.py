@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
+from brimful.cli.fleet.job import _show_text
 from brimful.cli.main import main
 from brimful.cli.operate.database import TABLES
 from brimful.fleet.events import (
@@ -28,13 +29,16 @@ from brimful.fleet.events import (
     LeaseStarted,
     NodeDrained,
 )
-from brimful.language import count, say, words
+from brimful.language import Usd, count, say, told, words
+from brimful.scheduler.rules import Rules
 from brimful.server.doctor import examine
+from brimful.server.service.service import Service
+from brimful.server.views.jobs import job_view
 from tests.adapters.test_snapshot import a_history
 from tests.adapters.test_upgrade import an_old_database
 from tests.builders import a_job, granted
 from tests.patience import PATIENCE_S
-from tests.server.builders import OPERATOR, an_access
+from tests.server.builders import OPERATOR, MemoryHistory, an_access
 
 
 @pytest.fixture
@@ -149,7 +153,7 @@ def test_the_doctor_does_not_wait_for_what_does_not_answer(
 def test_what_a_tenant_ran_over_its_budget_is_the_operators_and_no_alarm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Billed 20,000, leases 20,165: the rest is in operator:overrun."""
+    """Billed 20,000, leases 20,555: the rest is in operator:overrun."""
     store = SqlStore(f"sqlite:///{tmp_path / 'brimful.db'}")
     node, submitted, *_ = a_history(1)
     assert isinstance(submitted, JobSubmitted)
@@ -159,13 +163,21 @@ def test_what_a_tenant_ran_over_its_budget_is_the_operators_and_no_alarm(
         submitted,
         replace(granted("job-1", gpus=(1,), at_s=11), microusd_per_gpu_hour=2_000_000),
         LeaseStarted(at_s=12, lease="job-1.1"),
-        LeaseEnded(at_s=12 + 36, lease="job-1.1", exit_code=0),
+        LeaseEnded(at_s=12 + 37, lease="job-1.1", exit_code=0),
         CreditGranted(at_s=60, tenant=submitted.job.tenant, microusd=5),
     ]
     assert store.append(events, after=0)
     store.close()
     code, answer = ask(capsys, "admin", "doctor", "--data", str(tmp_path))
     assert (code, [f for f in answer["data"]["findings"] if not f["kept"]]) == (0, [])  # type: ignore[index]
+    history = MemoryHistory()
+    assert history.append(events, after=0)
+    reader = Service(history, [], Rules()).reader
+    reader.refresh()
+    view = job_view(reader, reader.job("job-1"))
+    assert view["cost_microusd"] == view["posted_microusd"] == 20_000, "the same in lists and on the bill"
+    billed = told(Usd(20_000))
+    assert words("fleet.cost_unbilled", cost=billed, more=Usd(555)) in " ".join(_show_text(view).split())
 
 
 def test_work_that_was_not_there_at_the_next_start_is_reported(

@@ -109,5 +109,8 @@ def test_prices_of_a_log_need_no_server(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert "$1.49" in shown.splitlines()[0]
     assert "1 h 38 min" in shown
+    assert main(["market", "price", "--ahead", "--log", str(path)]) == 0
+    ahead = " ".join(capsys.readouterr().out.split())
+    assert spoken("money.no_tariff_bids") in ahead
     assert main(["market", "price", "--log", str(path), "--hours", "nan"]) == 2
     assert main(["market", "price", "--log", str(tmp_path / "none")]) == 2

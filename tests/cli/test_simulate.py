@@ -461,3 +461,14 @@ def test_a_fleet_of_many_kinds_is_told_in_each_language(capsys: pytest.CaptureFi
     fleet = "+".join(f"1x{gpus}" for gpus in range(1, 7))
     assert main(["simulate", SMALL, "--fleet", fleet, "--lang", "de"]) == YES
     assert "+ 2 weitere Arten" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_mistyped_card_of_the_fleet_is_refused_and_the_likely_one_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trace = str(Path(__file__).resolve().parents[2] / "examples" / "small.csv")
+    assert main(["simulate", trace, "--fleet", "2x4:h101", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "unknown_gpu"
+    assert "h100-sxm-80gb" in error["hint"]
+    assert main(["simulate", trace, "--fleet", "2x4:my-h101", "--json"]) == 0

@@ -29,7 +29,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     text = screen(look(held=True), columns, 30)
     assert max(map(len, text.splitlines())) <= columns
     assert "1 of 2 GPUs" in text
-    assert "$0.000194 + $0.000027 " in text
+    assert "$0.00019 + $0.000027 " in text
 
 
 def test_a_wide_terminal_keeps_the_head_on_one_line() -> None:

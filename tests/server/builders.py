@@ -33,7 +33,7 @@ def an_access(store: SqlStore) -> Access:
 
 def an_app() -> FastAPI:
     """The application with all its routes, to be looked at: nothing is behind it."""
-    app = make_app(Service(MemoryHistory(), [], Rules()), None, secure=True, oidc=OIDC)._app  # type: ignore[arg-type, attr-defined]
+    app = make_app(Service(MemoryHistory(), [], Rules()), None, secure=True, oidc=OIDC)._app  # type: ignore[arg-type]
     assert isinstance(app, FastAPI)
     return app
 

@@ -280,6 +280,15 @@ def test_what_a_job_is_told_in_its_environment_is_not_in_the_log_nor_left_behind
     assert [path.name for path in _holding("OTHER", server)] != []  # the names are
 
 
+def test_what_submit_takes_of_a_shell_by_itself_needs_no_file_beside_the_log(server: Server) -> None:
+    """So that a job whose submitter named no variable starts from a restored log alone."""
+    plain = {"VIRTUAL_ENV": "/my/venv", "LANG": "C"}
+    job = server.submit("sh", "-c", "echo $VIRTUAL_ENV $SLURM_ARRAY_TASK_MAX", env=plain, array="7")
+    assert not list(Path(server.folder).rglob(".env/*"))
+    eventually(lambda: server.phase(job) == "finished")
+    assert server.get(f"/v1/jobs/{job}/log")["text"] == "/my/venv 7\n"
+
+
 def test_many_submits_at_once_keep_their_environments_apart(server: Server) -> None:
     def submit(i: int) -> None:
         job = Job(job="", gpus=1, command=("sh", "-c", "test $MINE = $0", str(i)), env=(("MINE", str(i)),))
@@ -359,6 +368,12 @@ def test_a_bug_of_ours_has_the_same_shape_and_tells_a_stranger_nothing(
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
+def test_a_request_with_two_hosts_is_refused_whichever_is_ours(server: Server) -> None:
+    for hosts in (("127.0.0.1", "evil.example"), ("127.0.0.1", "127.0.0.1")):
+        answer = server.http.get("/v1/jobs", headers=[("host", each) for each in hosts])
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "two_hosts")
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -366,6 +381,7 @@ def test_a_bug_of_ours_has_the_same_shape_and_tells_a_stranger_nothing(
         "forbidden",
         "too_many",
         "wrong_host",
+        "two_hosts",
         "too_large",
         "method_not_allowed",
         "bad_request",

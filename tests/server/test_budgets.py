@@ -118,7 +118,8 @@ def test_a_monthly_budget_renews_at_midnight_although_the_clocks_went_forward(of
     assert first.reason is not None
     assert first.reason.as_dict() == {"code": "scheduler.tenant_spent", "tenant": "red/vision"}
     why = office.http.get(f"/v1/jobs/{job}").json()["data"]["why_code"]
-    assert (why["code"], why["tenant"], why["left"]) == ("scheduler.tenant_lacks", "red/vision", 0)
+    assert (why["code"], why["tenant"], why["left"]) == ("scheduler.tenant_lacks.spent", "red/vision", 0)
+    assert why["used"] >= why["allowed"] == 600 * USD
     spent = office.of("red/vision")["budget"]["used_microusd"]
     assert spent == 600 * USD  # what ran over it is the operator's
     assert office.of("acme")["budget"]["used_microusd"] == spent

@@ -20,6 +20,7 @@ from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import read_policy
 from brimful.server.app import make_app
 from brimful.server.service.service import Service
+from brimful.units import show_usd
 from tests.builders import USD, ScriptedEngine, a_node
 from tests.server.builders import an_access, bearer
 
@@ -92,6 +93,10 @@ def test_offers_are_for_all_and_what_was_spent_is_the_operators(shop: Shop) -> N
     assert not shop.get("/v1/cloud", shop.user)["ok"]
     assert not shop.get("/v1/cloud/check", shop.user)["ok"]
     found = shop.get("/v1/cloud", shop.operator)["data"]
+    page = shop.http.get("/operate", headers={**shop.operator, "accept-language": "en"}).text
+    for kind, cap in (("hourly", "hourly_cap"), ("month", "monthly_cap")):
+        spent, most = (show_usd(found[f"{name}_microusd"]) for name in (kind, cap))
+        assert f": {spent} of at most {most}</p>" in page
     assert (found["hourly_cap_microusd"], found["hourly_microusd"], found["machines"]) == (5 * USD, 0, [])
 
 
@@ -105,6 +110,9 @@ def test_what_was_bought_is_shown_with_whom_it_is_for_and_what_it_costs(shop: Sh
     assert machine["microusd_per_hour"] == 400_000
     shop.now_s += 1800
     found = shop.get("/v1/cloud", shop.operator)["data"]
+    page = shop.http.get("/operate", headers={**shop.operator, "accept-language": "en"}).text
+    assert "<bdi>depot-1</bdi>" in page
+    assert "This month (UTC): $0.20 of at most $100.00" in page
     assert (found["machines"][0]["cost_microusd"], found["month_microusd"]) == (200_000, 200_000)
     (offer,) = shop.get("/v1/cloud/offers", shop.user)["data"]["offers"]
     assert not offer["is_there"], "the only machine is taken"

@@ -76,18 +76,20 @@ def test_every_number_on_every_page_is_in_the_api(demo: Demo) -> None:
         known.add(EN.text(Percent(sum(held for held, _ in seen) / sum(gpus for _, gpus in seen))))
     named = {state.job.name: state.job.job for state in demo.service.reader.fleet.jobs.values()}
     failed, runs = named["llama-8b longer context"], named["vit-h pretraining"]
-    end_s = demo.now_s // 60 * 60
+    end_s, hour_s = demo.now_s // 60 * 60, demo.now_s // 3600 * 3600
     answers: dict[str, list[Any]] = {
-        "/": [],
+        "/": [data(f"audit/usage?from_s={hour_s - days * 86400}&to_s={hour_s}") for days in (1, 7)],
         "/jobs": [],
         "/fleet": [],
         "/market": [],
-        "/teams": [data("invoice?by=team")],
+        "/teams": [data("invoice?by=team"), data("spend/days")],
+        "/teams?by=gpu": [data("invoice?by=gpu"), data("spend/days?by=gpu")],
         "/audit?days=7": [data(f"audit/usage?from_s={end_s - 7 * 86400}&to_s={end_s}")],
         "/operate": [],
         f"/jobs/{failed}": [data(f"jobs/{failed}"), data(f"jobs/{failed}/why"), data("fit", text=OOM)],
         f"/jobs/{runs}": [data(f"jobs/{runs}"), data(f"jobs/{runs}/why"), data(f"jobs/{runs}/measured")],
     }
+    wait_for(lambda: http.get("/").text.count("of paid GPU time was useful") == 2)
     wait_for(lambda: 'data-every="3600"' in http.get("/audit?days=7").text)  # the log has been read
     for path, more in answers.items():
         found = written(http.get(path).text)

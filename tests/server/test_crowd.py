@@ -86,7 +86,7 @@ def test_a_token_that_floods_us_is_told_and_others_are_not_harmed() -> None:
     class Uncounted:
         def count(self, *_facts: object) -> None: ...
 
-    guard = app.Middleware(slow, Uncounted(), hosts=["here"], headers={})  # type: ignore[arg-type]
+    guard = app.Middleware(slow, Uncounted(), hosts=["here"], headers={}, warm_up=list)  # type: ignore[arg-type]
 
     async def ask(token: str) -> None:
         async def send(message: Any) -> None:

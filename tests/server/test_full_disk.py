@@ -43,7 +43,7 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
         full = wait_for(lambda: not (found := server.ready())["healthy"] and found)
         assert full["reason_code"] == "server.disk_full"
 
-        refused = answer(server, "submit", "--no-pack", "--", "true")
+        refused = answer(server, "submit", "--no-pack", "--env", "SECRET=1", "--", "true")
         assert not refused["ok"]
         full = {"code": "language.os_enospc"}
         check_reason(refused["error"]["reason"], "adapters.cannot_keep_environment", "job-2", full)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from brimful.adapters.capabilities import SeenJob
+from brimful.adapters.engines.worker import close_all
+from brimful.adapters.observed import LOOK_S, Observer, WatchWorker
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import NotFound, WorldFailed
+from brimful.errors import NotFound, Said, WorldFailed
+from brimful.fleet.state import Node
 from brimful.language import verbatim
 from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
@@ -18,8 +24,10 @@ from brimful.server.auth import Principal
 from brimful.server.service import driver as driver_module
 from brimful.server.service.service import Service
 from brimful.server.views.events import events_for
+from brimful.server.views.fleet import sites_view
 from brimful.server.views.jobs import job_view, jobs_page
-from tests.builders import ScriptedEngine, a_job, a_node
+from tests.builders import ScriptedEngine, a_job, a_node, eventually
+from tests.server.builders import OPERATOR
 
 
 @pytest.fixture
@@ -160,3 +168,63 @@ def test_a_job_whose_site_is_silent_is_unknown_and_nothing_of_it_starts_elsewher
     engine.broken = None
     service.driver.tick()
     assert job_view(service.reader, service.reader.job(name))["phase"] == "running"
+
+
+def test_a_job_that_waits_and_the_fleet_say_which_site_is_silent_since_when_and_why(store: SqlStore) -> None:
+    engine, there = ScriptedEngine(), ScriptedEngine()
+    there.site = "there"
+    now = [100]
+    leadership = Leadership(store)
+    leadership.seek()
+    service = Service(store, [engine, there], Rules(), leadership=leadership, clock=lambda: now[0])
+    name = service.submissions.submit(a_job("")).job.job
+    elsewhere = service.submissions.submit(a_job("", sites=("there",))).job.job
+    engine.broken = WorldFailed(verbatim("no answer yet"))
+    service.driver.tick()
+    now[0], engine.broken = 160, WorldFailed(verbatim("no route to host"))
+    service.driver.tick()
+
+    def why(job: str) -> dict[str, Any]:
+        return job_view(service.reader, service.reader.job(job))["why_code"] or {}
+
+    assert why(name)["code"] == "server.waits_and_silent"
+    silent = service.reader.problems()["here"].as_dict()
+    assert why(name)["silent"] == silent
+    assert (silent["code"], silent["silent"]) == ("server.silent", 60)
+    assert "no route to host" in str(silent["reason"])
+    assert why(name)["reason"]["code"] == "scheduler.no_such_gpus"
+    assert why(elsewhere)["code"] == "scheduler.no_such_gpus", "it may not run at the silent site"
+
+
+def test_a_site_that_is_only_watched_and_does_not_answer_is_named_in_the_fleet(
+    store: SqlStore, tmp_path: Path
+) -> None:
+    class Watched:
+        site, broken = "hpc", True
+
+        def nodes(self) -> list[Node]:
+            if self.broken:
+                raise WorldFailed(verbatim("no kubeconfig"))
+            return []
+
+        def seen_jobs(self) -> list[SeenJob]:
+            return []
+
+    leadership, watched = Leadership(store), Watched()
+    leadership.seek()
+    observer = Observer(watched, tmp_path, lambda: 100.0)
+    service = Service(store, [], Rules(), leadership=leadership, observers=[observer], clock=lambda: 100)
+    service.driver._watchers = [WatchWorker(observer, clock=itertools.count(step=LOOK_S).__next__)]
+    service.driver._watchers[0].begin()
+
+    def problems() -> Mapping[str, Said]:
+        service.driver.tick()
+        return service.reader.problems()
+
+    eventually(lambda: "hpc" in problems())
+    (site,) = sites_view(service.reader, OPERATOR)
+    assert (site["site"], site["silent_s"]) == ("hpc", 0)
+    assert "no kubeconfig" in site["problem"]
+    watched.broken = False
+    eventually(lambda: not problems())
+    close_all(service.driver._watchers)

@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 from jinja2 import Environment
+from markupsafe import Markup
+from sqlalchemy.sql.compiler import Compiled
 from starlette.testclient import TestClient
 
 from brimful.adapters.identity.store import AccessStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseGranted, LeaseStarted, NodeJoined
 from brimful.fleet.job import Job
+from brimful.fleet.ranked import Order
 from brimful.fleet.state import Node
-from brimful.language import verbatim
+from brimful.language import Quoted, verbatim
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.auth import Access, Principal
@@ -103,9 +106,9 @@ def test_who_sees_the_same_shares_one_rendering_and_others_never_do(
 ) -> None:
     made: list[object] = []
 
-    def counted(reader: Reader, who: Principal) -> dict[str, Any]:
+    def counted(reader: Reader, who: Principal, kept: dict[str, Any] | None = None) -> dict[str, Any]:
         made.append(who)
-        return live_page(reader, who)
+        return live_page(reader, who, kept)
 
     monkeypatch.setattr(module, "live_page", counted)
     store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
@@ -150,10 +153,10 @@ def test_tabs_that_wait_keep_nobody_from_the_threads_that_answer(
     """Sixty updates stand still; there are forty threads, and a list of jobs needs one."""
     slow, begun = threading.Event(), threading.Event()
 
-    def stuck(reader: Reader, who: Principal) -> dict[str, Any]:
+    def stuck(reader: Reader, who: Principal, kept: dict[str, Any] | None = None) -> dict[str, Any]:
         begun.set()
         slow.wait(PATIENCE_S)
-        return live_page(reader, who)
+        return live_page(reader, who, kept)
 
     monkeypatch.setattr(module, "live_page", stuck)
     store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
@@ -204,3 +207,31 @@ def test_a_template_reads_the_fields_of_an_answer_and_a_field_named_like_a_metho
         "{{ site.gpus }} {{ site.items()|length }} {{ site.none_such is defined }}"
     )
     assert page.render(site=site) == "8 2 False"
+
+
+def test_a_value_is_escaped_marked_and_named_whatever_its_type() -> None:
+    page = make_templates("en").from_string("{% for each in values %}{{ each }}|{% endfor %}")
+    values = ["a<b>&\"'", "plain", Markup("<i>"), 3, 2.5, True, None, "x\x1by", Quoted("a\u202eb"), ["<"]]
+    shown = page.render(values=values).split("|")
+    assert shown[:7] == ["a&lt;b&gt;&amp;&#34;&#39;", "plain", "<i>", "3", "2.5", "True", "unknown"]
+    assert shown[7] == "x\ufffdy"
+    assert shown[8:] == ["&#39;a\\u202eb&#39;", "[&#39;&lt;&#39;]", ""]
+
+
+def test_once_the_server_is_up_no_page_groups_jobs_or_compiles_a_statement(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    access = Access(AccessStore(store))
+    app = make_app(crowded, access)
+    app.warm_up()
+    http = TestClient(app, base_url="http://127.0.0.1")
+    http.headers.update(bearer(access))
+    http.get("/v1/jobs?limit=1")  # the first token
+    for late, method in ((Order, "__init__"), (Compiled, "__init__"), (Environment, "compile")):
+        monkeypatch.setattr(late, method, lambda *_, what=late, **__: pytest.fail(f"late: {what}"))
+    for path in ("/console/live", "/jobs", "/fleet", "/market", "/teams", "/operate"):
+        assert http.get(path if path.endswith("live") else f"{path}?live=1").status_code == 200
+    monkeypatch.undo()
+    access.close()
+    store.close()

@@ -228,14 +228,14 @@ def test_a_budget_is_the_operators_to_set_and_binds(shop: Shop) -> None:
     assert balances["site:here"] == 12 * USD
     assert sum(balances.values()) == 0
     why = shop.ask("GET", f"/v1/jobs/{running}", shop.a)[1]["why_code"]
-    assert (why["code"], why["tenant"]) == ("scheduler.tenant_lacks", "a")
+    assert (why["code"], why["tenant"]) == ("scheduler.tenant_lacks.spent", "a")
     assert shop.ask("GET", "/v1/budgets", shop.b)[1]["budgets"] == []
     shown = shop.http.get("/v1/events", headers=shop.b).json()["data"]["events"]
     assert not [event for event in shown if event["kind"] in ("BudgetSet", "CreditGranted")]
 
 
 def test_an_invoice_from_the_server_adds_up_and_shows_one_only_what_is_ones_own(shop: Shop) -> None:
-    one, two = shop.submit(shop.a, gpus=2), shop.submit(shop.b, gpus=2)
+    one, two = shop.submit(shop.a, gpus=2), shop.submit(shop.b, gpus=2, name="ours")
     shop.tick()
     shop.tick(3600)
     shop.end(f"{one}.1")
@@ -248,6 +248,7 @@ def test_an_invoice_from_the_server_adds_up_and_shows_one_only_what_is_ones_own(
         assert [bill["of"] for bill in of_a["bills"]] == jobs
         assert of_a["total_microusd"] == 4 * USD * len(jobs)
     (mine,) = shop.ask("GET", "/v1/invoice?by=job", shop.b)[1]["bills"]
+    assert mine["name"] == shop.service.reader.job(two).job.name == "ours"
     assert (mine["of"], mine["failed_microusd"], mine["idle_microusd"]) == (two, 4 * USD, None)
     shop.submit(shop.a)
     shop.tick()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,14 @@ from starlette.testclient import TestClient
 
 from brimful.fleet.events import BudgetSet, LeaseEnded, LeaseIdle, LoadSeen, SiteLost
 from brimful.fleet.queues import Quota
-from brimful.language import Percent, Usd, language, verbatim
+from brimful.language import Percent, Usd, language, say, verbatim
+from brimful.market.invoice import day_of
+from brimful.scheduler.rules import Rules
 from brimful.server.auth import form_key
+from brimful.server.console.market_charts import size_shape
+from brimful.server.service.service import Service
+from brimful.server.views.attention import attention_view
+from tests.server.builders import OPERATOR, MemoryHistory
 from tests.server.test_actions import signed_in
 from tests.server.test_auth import House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
@@ -34,13 +42,13 @@ def busy(desk: Desk) -> None:  # noqa: F811
     """A job that is over, one that runs idle, one that waits; a budget; two hours of record."""
     desk.service.driver.tick()
     for team in ("red", "blue", "red"):
-        desk.submit(tenant=team, user="ann", gpus=1)
+        desk.submit(tenant=team, user="ann", gpus=1, name="train")
     then = desk.now_s
     desk.write(*a_lease_of("job-1", at_s=then), *a_lease_of("job-2", at_s=then, gpu=1))
     desk.write(
+        BudgetSet(at_s=then, tenant="red", microusd=370_000),
         LeaseEnded(at_s=then + HOUR_S, lease="job-1.1", exit_code=1, reason=verbatim("exit code 1")),
         LeaseIdle(at_s=then + HOUR_S, lease="job-2.1", since_s=then + 60),
-        BudgetSet(at_s=then + HOUR_S, tenant="red", microusd=10_000),
     )
     pool: dict[str, Any] = {"site": "local", "gpu": "rtx-4070", "tier": "owned", "wanted": 0, "gpus": 2}
     desk.write(*(LoadSeen(at_s=then + h * HOUR_S, held=held, **pool) for h, held in enumerate((2, 1))))
@@ -80,11 +88,20 @@ def test_every_number_of_a_page_is_the_apis(desk: Desk) -> None:  # noqa: F811
         table = desk.client.get(f"/v1/invoice.csv?by={by}").text.splitlines()
         assert len(table) == 1 + len(bills["bills"])
 
+    for by in ("team", "user", "gpu"):
+        spent, html = data(desk, f"/v1/spend/days?by={by}"), desk.html(f"/teams?by={by}")
+        assert (spent["days"][-1]["day"], len(spent["days"])) == (day_of(desk.now_s), 28)
+        assert sum(spent["total"].values()) == sum(day["microusd"] for day in spent["days"]) > 0
+        for day in spent["days"]:
+            assert all(f"<title>{day['day']} · {of}: {usd(n)}</title>" in html for of, n in day["of"].items())
+
     page = words(desk.html("/audit?days=1"))
     end_s = desk.now_s // 60 * 60  # the page reads whole minutes
     audit = data(desk, f"/v1/audit/usage?from_s={end_s - 86400}&to_s={end_s}")
     assert f"{audit['paid_gpu_h']:.1f} GPU-hours" in page
     assert all(f"{100 * leaf['share']:.0f} % {leaf['gpu_h']:.2f}" in page for leaf in audit["leaves"])
+    assert {job["name"] for job in audit["jobs"]} == {"train"}
+    assert all(f"{job['job']} {job['name']} {job['team']}" in page for job in audit["jobs"])
 
     page = words(desk.html("/operate"))
     assert all(event["kind"] in page for event in data(desk, "/v1/events?after=-40")["events"])
@@ -218,3 +235,61 @@ def test_a_fleet_of_many_nodes_is_shown_page_by_page(desk: Desk, monkeypatch: py
     assert html.count('<article class="node"') == 1
     assert desk.html("/fleet?text=nothing").count('<article class="node"') == 0
     assert desk.html("/fleet?from=5").count('<article class="node"') == 0
+
+
+@pytest.mark.parametrize(("left_usd", "warned"), [(60, False), (9, True)])
+def test_a_budget_of_this_month_is_not_nearly_used_up_because_of_what_all_years_cost(
+    left_usd: int, *, warned: bool
+) -> None:
+    reader = Service(MemoryHistory(), [], Rules()).reader
+    terms = {"allowed_microusd": 100_000_000, "period": "monthly"}
+    spent = {"left_microusd": left_usd * 1_000_000, "spent_microusd": 900_000_000}
+    budgets: Any = [{"tenant": "red", "budget": terms, **spent}]
+    looks = attention_view(reader, OPERATOR, sites=[], budgets=budgets)
+    assert [each["kind"] for each in looks] == ["budget"] * warned
+
+
+def test_the_audit_log_says_in_the_readers_language_what_was_done(house: House) -> None:  # noqa: F811
+    op = signed_in(house, "operator", "*", "op")
+    assert send(op, "/operate/act", verb="queue", queue="red", gpus="2", sure="yes") == 303
+    assert send(op, "/teams/act", verb="budget", team="red", usd="5", sure="yes") == 303
+    assert send(op, "/teams/act", verb="budget", team="blue", sure="yes") == 303
+    red = signed_in(house, "admin", "red", "ann")
+    send(red, "/operate/act", verb="queue", queue="red", gpus="9", sure="yes")
+    house.access.close()  # what is queued is written
+    for code, done, budgets, outcome in (
+        ("en", "queues changed", ("red: $5.00", "blue: no limit"), ("done", "not allowed")),
+        (
+            "de",
+            "Warteschlangen geändert",
+            ("red: 5,00\N{NO-BREAK SPACE}$", "blue: ohne Grenze"),
+            ("erledigt", "nicht erlaubt"),
+        ),
+    ):
+        html = op.get("/operate", headers={"accept-language": code}).text
+        assert f'<span title="queues.set">{done}</span>' in html
+        assert all(f">{each}</td>" in html for each in outcome)
+        assert all(f"<bdi>{each}</bdi>" in html for each in budgets)
+
+
+def test_whatever_the_audit_log_may_hold_has_words() -> None:
+    sources = "\n".join(path.read_text() for path in Path("src/brimful/server").rglob("*.py"))
+    called = re.findall(r'(?:audited|note|_operating)\(\s*who, "([a-z_.]+)"', sources)
+    changed = [f"job.{verb}" for verb in re.findall(r'_changed\(\s*who, "([a-z]+)"', sources)]
+    assert len(called) > 10 < len(called) + len(changed)
+    for verb in (*called, *changed):
+        code = f"console.deed_{verb.replace('.', '_')}"
+        assert language("en").text(say(code)) != code
+
+
+def test_a_sizing_curve_leaves_out_what_was_rehearsed_over_other_days() -> None:
+    def table(nodes: int, since_s: int, delay_s: int | None) -> dict[str, Any]:
+        found = {"policy": "brim", "mean_delay_s": delay_s}
+        return {"nodes": nodes, "since_s": since_s, "until_s": 9, "candidates": [found]}
+
+    shape = size_shape([table(-2, 0, 400), table(0, 5, 1), table(2, 0, 100)])
+    assert shape is not None
+    assert (shape["ends"], shape["top_s"]) == ((-2, 2), 400)
+    assert [each["line"] for each in shape["curves"]] == ["0.0,4.0 1000.0,76.0"]
+    assert size_shape([table(0, 5, 1), table(2, 0, 100)]) is None
+    assert size_shape([table(-2, 0, None), table(2, 0, 100)]) is None

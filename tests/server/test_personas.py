@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from brimful.server.auth import Principal
 from tests.server.test_console import FAINT_WORDS, PATIENCE_MS, browser  # noqa: F401 - a fixture
+from tests.server.test_console_browser import AXE, SERIOUS
 from tools.demo import Demo, served
 
 pytestmark = pytest.mark.browser
@@ -187,3 +188,14 @@ def test_gpus_are_reserved_at_the_price_that_was_shown_and_returned(walk: Walk, 
     expect(row).to_contain_text("ended")
     # What another team has reserved is theirs to know.
     assert page.get_by_role("row", name="speech").count() == 0
+
+
+def test_what_three_days_draw_is_accessible_light_and_dark(walk: Walk, browser: Browser) -> None:  # noqa: F811
+    page, _ = walk.enter(browser, "mara", "*", "operator", width=1440)
+    for name, there in (("Home", ".use"), ("Teams", ".days rect"), ("Operate", "#cloud-title")):
+        go(page, name)
+        expect(page.locator(there).first).to_be_visible()
+        page.evaluate(AXE)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate(SERIOUS, {}) == [], f"{name}, {scheme}"

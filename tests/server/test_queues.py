@@ -13,6 +13,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.client.queues import read_queues
 from brimful.errors import BadInput
 from brimful.fleet.queues import Quota
+from brimful.language import say, told
 from brimful.market.pools import market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import read_policy
@@ -188,7 +189,12 @@ def test_what_was_set_is_in_the_log_and_the_next_start_knows_it(one_office: Offi
 def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Office) -> None:
     red, common = {"user_gpus": 2, "top_priority": "normal"}, {"gpus": 1, "tenants": ["red", "blue"]}
     assert one_office.submit("red", queue="nobodys").status_code == 409  # also before anybody set one
-    one_office.put({"queue": "red", **red}, {"queue": "blue", "gpus": 1}, {"queue": "common", **common})
+    shut = {"queue": "shut", "gpus": 1, "borrow_gpus": 2, "tenants": ["pink"]}
+    one_office.put({"queue": "red", **red}, {"queue": "blue", "gpus": 1}, {"queue": "common", **common}, shut)
+    assert one_office.submit("pink", queue="shut", gpus=3).status_code == 201
+    never = one_office.submit("pink", queue="shut", gpus=4).json()["error"]
+    limits = {"queue": "shut", "gpus": 4, "most": 3, "own": 1, "borrows": 2}
+    assert (never["code"], never["reason"]) == ("above_limit", {"code": "server.above_queue", **limits})
     for body, code, values in (
         ({"gpus": 3}, "server.above_user_gpus", {"gpus": 3, "most": 2}),
         ({"priority": "urgent"}, "server.above_top_priority", {"top": "normal", "priority": "urgent"}),
@@ -280,4 +286,93 @@ def test_commands_and_the_file_at_the_start_set_them(tmp_path: Path) -> None:
         server.ask("fleet", "queues", "--set", str(second), "--dry-run")
         (row,) = server.ask("fleet", "queues", "--set", str(second))["queues"]
         assert (row["quota_gpus"], row["set"]["borrow_gpus"]) == (2, 0)
-        assert "at most 0" in server.read("fleet", "queues")
+        assert "borrows nothing" in server.read("fleet", "queues")
+
+
+def test_a_dry_run_is_refused_what_the_real_run_is_refused(one_office: Office) -> None:
+    one_office.put({"queue": "red", "gpus": 2, "borrow_gpus": 0})
+    text, _ = one_office.access.issue(name="ann", tenant="red", role="submitter")
+    viewer, _ = one_office.access.issue(name="eve", tenant="red", role="viewer")
+    job = {"command": ["true"], "folder": "/"}
+
+    def refused(token: str = text, **more: Any) -> list[tuple[str, int]]:
+        headers = {"authorization": f"Bearer {token}"}
+        found = one_office.http.post("/v1/jobs/check", json={"job": job | more}, headers=headers).json()[
+            "data"
+        ]
+        real = one_office.http.post("/v1/jobs", json=job | more, headers=headers)
+        problems = [(each["code"], each["status"]) for each in found["problems"]]
+        assert problems == ([] if real.is_success else [(real.json()["error"]["code"], real.status_code)])
+        return problems
+
+    assert refused() == []
+    assert refused(gpus=3) == [("above_limit", 409)]
+    assert refused(after=["job-999"]) == [("not_found", 404)]
+    assert refused(sites=["nowhere"]) == [("not_found", 404)]
+    assert refused(token=viewer) == [("forbidden", 403)]
+    for path, body in (("jobs/check", {"job": job | {"tenant": "blue"}}), ("jobs", job | {"tenant": "blue"})):
+        headers = {"authorization": f"Bearer {text}"}
+        error = one_office.http.post(f"/v1/{path}", json=body, headers=headers).json()["error"]
+        assert error["problem"] == "your token is for red, not for team 'blue'"
+
+
+def test_a_site_nobody_configured_is_refused_and_the_likely_one_named(one_office: Office) -> None:
+    site = one_office.engine.site
+    answer = one_office.submit("red", sites=[f"{site}x"])
+    error = answer.json()["error"]
+    assert (answer.status_code, error["reason"]["code"]) == (404, "server.no_site")
+    assert error["hint"] == told(say("server.hint_site", near=site, sites=site))
+    assert one_office.submit("red", sites=[site]).status_code == 201
+
+
+def test_a_queues_file_is_checked_by_a_dry_run_and_a_slip_named(one_office: Office) -> None:
+    def check(*queues: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+        body = {"queues": list(queues)}
+        return one_office.http.post("/v1/queues/check", json=body, headers=headers or one_office.operator)
+
+    red = {"queue": "red", "gpus": 2, "parent": "org", "weight": 2}
+    assert check(red).json()["error"]["reason"]["code"] == "fleet.no_parent"
+    assert check({"queue": "red", "user_gpu": 2}).json()["error"]["hint"] == told(
+        say("server.hint_queue_slip", near="user_gpus")
+    )
+    assert "openapi" not in check({"queue": "red", "gpus": "two"}).json()["error"]["hint"]
+    _, idle = check({"queue": "org"}, red).json()["data"]["queues"]
+    assert idle == {"queue": "red", "without_effect": ["weight", "parent"]}
+    assert check(red, headers=bearer(one_office.access, "admin", "red")).status_code == 403
+    assert one_office.service.reader.fleet.queues == (), "nothing was set"
+
+
+@pytest.mark.parametrize(("policy", "idle"), [("fair", []), ("brim", ["weight", "parent"])])
+def test_settings_that_the_policy_ignores_are_named(tmp_path: Path, policy: str, idle: list[str]) -> None:
+    office = Office(tmp_path, policy)
+    shown = office.put({"queue": "org"}, {"queue": "red", "parent": "org", "weight": 2}).json()["data"][
+        "queues"
+    ]
+    assert {each["queue"]: each["without_effect"] for each in shown} == {"org": [], "red": idle}
+    office.close()
+
+
+def test_who_forgets_the_prefix_of_a_job_is_told_its_name(one_office: Office) -> None:
+    one_office.job("red")
+    hint = one_office.http.get("/v1/jobs/1", headers=one_office.operator).json()["error"]["hint"]
+    assert hint == told(say("server.hint_job_number", name="job-1"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"weight": 0}, "weight: must be at least 0.001"),
+        ({"gpus": "two"}, "gpus: must be a whole number"),
+        ({"lend": "never"}, "lend: must be true or false"),
+        ({"tenants": "red"}, "tenants: must be a list"),
+        ({"type_gpus": 3}, "type_gpus: must be a table"),
+        ({"parent": 3}, "parent: must be text in quotes"),
+        ({"top_priority": "high"}, "top_priority: must be urgent, normal or background"),
+    ],
+)
+def test_a_slip_in_a_queues_file_is_said_in_plain_words(
+    one_office: Office, wrong: dict[str, Any], said: str
+) -> None:
+    body = {"queues": [{"queue": "red", "gpus": 1} | wrong]}
+    answer = one_office.http.post("/v1/queues/check", json=body, headers=one_office.operator)
+    assert answer.json()["error"]["problem"] == f"[red] {said}"

@@ -15,6 +15,7 @@ from bench.rehearsing import a_load
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import PolicyAdopted, PolicyRehearsed
+from brimful.language import Seconds, language
 from brimful.scheduler.policies import read_policy
 from brimful.server.app import make_app
 from brimful.server.auth import form_key
@@ -261,6 +262,9 @@ def test_what_if_is_asked_on_the_page_of_audit_by_operators_alone(house: House) 
     page = http.get("/audit").text
     assert "<code>srpt</code>" in page
     assert page.index("1 node fewer <span") < page.index("2 nodes more <span"), "the smallest fleet first"
+    top_s = max(each["mean_delay_s"] for table in found for each in table["candidates"])
+    assert f'Mean delay by fleet size <span class="note">up to {language("en").text(Seconds(top_s))}' in page
+    assert page.count('<polyline class="curve') == 2, "one curve per policy"
     text, _ = access.issue(name="bob", tenant="vision", role="admin")
     other = access.session(text)
     assert other is not None

@@ -10,6 +10,7 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.cli.money.accounts import all_events
+from brimful.errors import Refused
 from brimful.fleet.events import (
     LeaseEnding,
     LeaseGranted,
@@ -19,11 +20,11 @@ from brimful.fleet.events import (
     ReservedLent,
     from_record,
 )
-from brimful.language import words
+from brimful.language import say, words
 from brimful.market.ledger import Ledger
 from brimful.server.doctor import examine
 from brimful.units import HOUR_S
-from tests.builders import code_of, eventually
+from tests.builders import a_node, code_of, eventually
 from tests.market.books import USD
 from tests.server.builders import bearer, wind_down
 from tests.server.test_market import Shop as RealShop
@@ -117,7 +118,7 @@ def test_a_budget_that_is_too_small_buys_nothing(shop: Shop) -> None:
     shop.tick()
     _, why = shop.ask("GET", f"/v1/jobs/{other}/why", shop.a)
     assert why["phase"] == "waiting"
-    assert why["waiting_code"]["reason"]["code"] == "scheduler.tenant_lacks"
+    assert why["waiting_code"]["reason"]["code"] == "scheduler.tenant_lacks.spent"
 
 
 def test_idle_gpus_are_lent_and_come_back_with_notice(shop: Shop) -> None:
@@ -197,12 +198,20 @@ def test_a_purchase_that_is_sent_again_under_its_key_is_the_first(shop: Shop) ->
     assert buy(shop, {**shop.a, "idempotency-key": "x2"})["reservation"] == "r2"
     status, error = shop.ask("POST", "/v1/reservations", who, **{**WINDOW, "hours": 9})
     assert (status, error["code"]) == (409, "key_reused")
+    assert str(error["problem"]).endswith("different: hours")
     more = {**shop.a, "idempotency-key": "more"}
     ends = {shop.ask("POST", "/v1/reservations/r1/extend", more, hours=2)[1]["end_s"] for _ in range(2)}
     assert ends == {first["end_s"] + 2 * HOUR_S}
     status, error = shop.ask("POST", "/v1/reservations/r2/extend", more, hours=2)
     assert (status, error["code"]) == (409, "key_reused")
     assert shop.service.reader.ledger.balance("reservation:r1") == 24 * UNIT
+
+
+def test_a_pool_is_found_by_any_name_of_its_gpu(shop: Shop) -> None:
+    shop.engine.has = [*shop.engine.has, a_node("n9", gpu="rtx-4070", gpus=2)]
+    shop.tick()
+    status, offered = shop.ask("POST", "/v1/reservations/quote", shop.a, **{**WINDOW, "gpu": "4070"})
+    assert (status, offered.get("gpu")) == (200, "rtx-4070")
 
 
 def test_what_is_lent_can_be_returned_and_its_borrower_stays(shop: Shop) -> None:
@@ -243,6 +252,8 @@ def test_gpus_are_free_when_the_window_begins_and_are_not_lent_before(shop: Shop
     begins_s = shop.now_s + HOUR_S
     buy(shop, shop.a, gpus=4, start_s=begins_s)
     shop.ask("POST", "/v1/reservations/r1/pause", shop.a, gpus=1)
+    (booked,) = shop.ask("GET", "/v1/reservations", shop.a)[1]["reservations"]
+    assert (booked["state"], booked["idle"]) == ("booked", 0), "nobody's hours run yet"
     borrower = shop.submit(shop.b, gpus=4, tenant="b")
     shop.tick()
     lease = shop.service.reader.job(borrower).open_lease
@@ -319,3 +330,45 @@ def test_the_command_asks_before_it_spends(capsys: pytest.CaptureFixture[str]) -
     assert '"gpus": null' in capsys.readouterr().out
     assert main(["reserve", "return", "r1", "--json"]) == 1
     assert "needs_consent" in capsys.readouterr().out
+
+
+class Through:
+    """The client's calls, answered by the shop."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
+
+    def quote_reservation(self, **window: object) -> Any:
+        return self._ask("/quote", self._shop.a, **window)
+
+    def buy_reservation(self, *, key: str = "", **window: object) -> Any:
+        return self._ask("", {**self._shop.a, "idempotency-key": key}, **window)
+
+    def quote_extension(self, name: str, hours: int) -> Any:
+        return self._ask(f"/{name}/quote", self._shop.a, hours=hours)
+
+    def extend_reservation(self, name: str, hours: int, at_most: int, *, key: str = "") -> Any:
+        who, limit = {**self._shop.a, "idempotency-key": key}, {"at_most_microusd_per_gpu_hour": at_most}
+        return self._ask(f"/{name}/extend", who, hours=hours, **limit)
+
+    def _ask(self, path: str, who: dict[str, str], **body: object) -> Any:
+        status, found = self._shop.ask("POST", f"/v1/reservations{path}", who, **body)
+        if status >= 400:
+            raise Refused(say("market.reserve_counts", gpus=0, hours=0), code=found["code"])
+        return found
+
+
+def test_a_command_that_bought_the_last_gpus_can_be_sent_again_under_its_key(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("brimful.cli.money.reserve.Client", lambda: Through(shop))
+    bought = ["reserve", "buy", "--gpu", "h100", "--gpus", "4", "--hours", "300", "--yes", "--key"]
+    more = ["reserve", "extend", "r1", "--hours", "36", "--yes", "--key", "more"]
+    for command in ([*bought, "x"], [*bought, "x"], more, more):
+        assert main(command) == 0
+        assert "r1" in capsys.readouterr().out
+    assert shop.service.reader.fleet.reservations.bought == 1
+    assert shop.service.reader.ledger.balance("reservation:r1") == 4 * 336 * UNIT
+    assert main([*bought, "y", "--json"]) == 1
+    assert "not_enough_gpus" in capsys.readouterr().out
+    assert shop.service.reader.fleet.reservations.bought == 1

@@ -213,6 +213,7 @@ class NodeAnswer(TypedDict):
     drained: str | None
     microusd_per_gpu_hour: Usd
     gpus: list[GpuAnswer]
+    others: Annotated[list[str], "who hold GPUs there without brimful, if the site says; for operators"]
 
 
 class SiteAnswer(TypedDict):
@@ -260,35 +261,6 @@ class DrainAnswer(TypedDict):
     node: str
     drained: str | None
     running: list[str]
-
-
-class QueueSettings(TypedDict):
-    gpus: Annotated[int, "its quota, which it lends while unused"]
-    borrow_gpus: Annotated[int | None, "limit on borrowed idle GPUs; null: no limit"]
-    lend: bool
-    weight: Annotated[float, "its weight under the policy `fair`"]
-    parent: Annotated[str, "the queue whose share it is part of; empty: none that the caller may see"]
-    user_gpus: Annotated[int | None, "limit per user"]
-    type_gpus: Annotated[dict[str, int], "limit per GPU type"]
-    top_priority: Annotated[str, "the highest class its jobs may have"]
-    tenants: Annotated[list[str], "who may use it; empty: the tenant with its name"]
-
-
-class QueueAnswer(TypedDict):
-    queue: str
-    running: int
-    held_gpus: int
-    waiting: int
-    waiting_gpus: int
-    on_hold: int
-    oldest_wait_s: int | None
-    recent_gpu_s: float
-    quota_gpus: int | None
-    set: Annotated[QueueSettings | None, "the operator's settings; null: none"]
-
-
-class QueuesAnswer(TypedDict):
-    queues: list[QueueAnswer]
 
 
 class EventAnswer(TypedDict):
@@ -446,6 +418,7 @@ class BudgetsAnswer(TypedDict):
 
 class BillAnswer(TypedDict):
     of: str
+    name: Annotated[str, "of the job, in an invoice by job; otherwise empty"]
     leases: int
     gpu_s: int
     microusd: Usd
@@ -454,6 +427,18 @@ class BillAnswer(TypedDict):
     idle_microusd: Annotated[int | None, "while GPUs were held idle; null: not measured"]
     moved_bytes: Annotated[int, "of checkpoints, to and from a store"]
     egress_microusd: Annotated[int, "for moving them"]
+
+
+class SpendDayAnswer(TypedDict):
+    day: Annotated[str, "UTC, such as 2026-03-02; leases count on the day they ended"]
+    microusd: Usd
+    of: Annotated[dict[str, int], "the same by team, user or GPU type, micro-dollars"]
+
+
+class SpendDaysAnswer(TypedDict):
+    by: str
+    days: Annotated[list[SpendDayAnswer], "up to today, oldest first, none left out"]
+    total: Annotated[dict[str, int], "of all these days, largest first, micro-dollars"]
 
 
 class InvoiceAnswer(TypedDict):

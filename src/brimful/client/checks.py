@@ -48,8 +48,11 @@ class StartAnswer(TypedDict):
 
 
 class CheckProblem(TypedDict):
+    code: str
     problem: str
     hint: str
+    reason: dict[str, Any]
+    status: Annotated[int, "the HTTP status that a submit would be answered with"]
 
 
 class CheckAnswer(TypedDict):

@@ -26,7 +26,7 @@ from brimful.language.printable import printable
 from brimful.language.sentence import Retold
 
 if TYPE_CHECKING:  # the shapes take time to build, and only a type checker needs them
-    from brimful.client import answers, cloud_answers, reserve_answers
+    from brimful.client import answers, checks, cloud_answers, queue_answers, reserve_answers
     from brimful.client.pack import Pack
     from brimful.client.policy_answers import PolicyAnswer
 
@@ -76,6 +76,13 @@ class Client:
         """
         body = {"command": list(command), "folder": folder, **more}
         return cast("answers.JobAnswer", self.post("/v1/jobs", body, _keyed(key)))
+
+    def check_job(self, job: Mapping[str, object]) -> checks.CheckAnswer:
+        """What would happen to this job, given as for `submit`. Raises what a submit would be refused for."""
+        found = cast("checks.CheckAnswer", self.post("/v1/jobs/check", {"job": job}))
+        for problem in found["problems"]:
+            raise _error(problem["status"], dict(problem))
+        return found
 
     def jobs(
         self,
@@ -144,13 +151,18 @@ class Client:
     def fleet(self) -> answers.FleetAnswer:
         return cast("answers.FleetAnswer", self.get("/v1/fleet"))
 
-    def queues(self) -> list[answers.QueueAnswer]:
-        return cast("list[answers.QueueAnswer]", self.get("/v1/queues")["queues"])
+    def queues(self) -> list[queue_answers.QueueAnswer]:
+        return cast("list[queue_answers.QueueAnswer]", self.get("/v1/queues")["queues"])
 
-    def set_queues(self, queues: Sequence[Mapping[str, object]]) -> list[answers.QueueAnswer]:
+    def set_queues(self, queues: Sequence[Mapping[str, object]]) -> list[queue_answers.QueueAnswer]:
         """Replace all queues with quotas and limits, each as `PUT /v1/queues` describes it."""
         done = self._send("PUT", "/v1/queues", {"queues": list(queues)}, {})
-        return cast("list[answers.QueueAnswer]", done["queues"])
+        return cast("list[queue_answers.QueueAnswer]", done["queues"])
+
+    def check_queues(self, queues: Sequence[Mapping[str, object]]) -> list[queue_answers.QueueCheckAnswer]:
+        """What has no effect; raises what `set_queues` would be refused for. Changes nothing."""
+        done = self.post("/v1/queues/check", {"queues": list(queues)})
+        return cast("list[queue_answers.QueueCheckAnswer]", done["queues"])
 
     def policy(self) -> PolicyAnswer:
         """The active policy, and what others would have done (operators)."""
@@ -195,6 +207,10 @@ class Client:
     def invoice(self, *, by: str = "team", tenant: str | None = None) -> answers.InvoiceAnswer:
         only = {} if tenant is None else {"tenant": tenant}
         return cast("answers.InvoiceAnswer", self.get("/v1/invoice", by=by, **only))
+
+    def spend_days(self, *, by: str = "team", days: int = 28) -> answers.SpendDaysAnswer:
+        """`by`: team, user or gpu."""
+        return cast("answers.SpendDaysAnswer", self.get("/v1/spend/days", by=by, days=days))
 
     def reservations(self) -> reserve_answers.ReservationsAnswer:
         """What your tenants have reserved, how the hours were used, and their credits."""
@@ -451,11 +467,16 @@ def _retold(told: dict[str, Any]) -> tuple[Said, str, str]:
 def _refusal(error: HTTPError) -> BrimfulError:
     """The server's own words, as the same class of error."""
     try:
-        said, hint, code = _retold(json.load(error)["error"])
+        return _error(error.code, json.load(error)["error"])
     except (ValueError, KeyError, TypeError):
         said = say("client.server_answered", status=Plain(error.code), reason=error.reason)
-        hint, code = "", "server_failed"
+        way_out = say("client.hint_run_as_owner") if error.code == 401 else None
+        return BY_STATUS.get(error.code, WorldFailed)(said, hint=way_out, code="server_failed")
+
+
+def _error(status: int, told: dict[str, Any]) -> BrimfulError:
+    said, hint, code = _retold(told)
     way_out = verbatim(hint) if hint else None
-    if error.code == 401 and not hint:
+    if status == 401 and not hint:
         way_out = say("client.hint_run_as_owner")
-    return BY_STATUS.get(error.code, WorldFailed)(said, hint=way_out, code=code)
+    return BY_STATUS.get(status, WorldFailed)(said, hint=way_out, code=code)

@@ -45,6 +45,7 @@ class Pack:
     file: IO[bytes]
     size: int
     files: int
+    files_bytes: int  # without the archive's own
     left_out: tuple[str, ...]
 
 
@@ -67,7 +68,7 @@ def packed(folder: Path) -> Iterator[Pack]:
                 _add(tar, folder, name)
         size = file.tell()
         file.seek(0)
-        yield Pack(hashing.code, file, size, len(sizes), tuple(left_out))
+        yield Pack(hashing.code, file, size, len(sizes), sum(sizes.values()), tuple(left_out))
 
 
 class _Hashing(io.RawIOBase):

@@ -35,7 +35,7 @@ class ReservationAnswer(TypedDict):
     end_s: Utc
     share_permille: int
     used: Annotated[int, "GPUs that its owner's jobs hold now"]
-    idle: Annotated[int, "unused now"]
+    idle: Annotated[int, "unused now; 0 before the window begins"]
     paused: int
     lent: Annotated[int, "of the idle and paused ones, in the spot pool now"]
     bought_gpu_s: Annotated[int, "GPU-seconds that were paid for"]

@@ -13,12 +13,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from brimful.adapters.files import has_identity
 from brimful.adapters.sites import Providers, Site, read_providers, read_sites_file
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.scheduler.policies import CANDIDATES, DEFAULT, Policy, read_policy
 from brimful.units import integer_from_text, microusd_from_usd
 
+SERVER_FILE, LOCK_FILE = "server.json", "server.lock"  # in a data folder
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -54,6 +56,7 @@ class Settings:
     notice_s: int = 300
     market_period_s: int = 120
     market_wait_s: int = 14400
+    reserve: str = ""
     queues: str = ""
     identity: str = ""
     smtp: str = ""
@@ -127,12 +130,12 @@ class Settings:
     @property
     def server_file(self) -> Path:
         """Where a running server says how to reach it."""
-        return self.folder / "server.json"
+        return self.folder / SERVER_FILE
 
     @property
     def lock_file(self) -> Path:
         """Held by the server for as long as it lives."""
-        return self.folder / "server.lock"
+        return self.folder / LOCK_FILE
 
     @property
     def token_file(self) -> Path:
@@ -200,6 +203,12 @@ def _gpu_name(text: str, source: str) -> str:
     return known
 
 
+def _read_reserve(text: str) -> object:
+    from brimful.market.pools import read_reserve_terms  # loads a fleet: not for every command
+
+    return read_reserve_terms(text)
+
+
 SMTP = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?", re.ASCII)
 FILES = ("tls_cert", "tls_key", "queues", "identity", "smtp_password_file")
 READERS: dict[str, Callable[[str], object]] = {
@@ -207,6 +216,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "job_users": read_job_users,
     "policy": read_policy,
     "rehearse_policies": read_candidates,
+    "reserve": _read_reserve,
 }
 SWITCHES = frozenset(each.name for each in fields(Settings) if isinstance(each.default, bool))
 CHOICES: dict[str, dict[str, str | bool]] = {
@@ -250,6 +260,9 @@ def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, s
 
 
 def _check_together(settings: Settings) -> None:
+    if has_identity(deep := settings.engines_folder):
+        meant = deep.parent.parent if deep.parent.name == "sites" else deep.parent
+        raise BadInput(say("client.engines_too_deep", folder=deep, meant=meant))
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(say("client.tls_needs_both"))
     least_s = settings.notice_s + 2 * settings.market_period_s

@@ -22,7 +22,19 @@ from brimful.language import (
 from brimful.language.printable import MARK, printable
 
 if TYPE_CHECKING:
-    from brimful.client.answers import MeasuredAnswer
+    from brimful.client.answers import JobAnswer, MeasuredAnswer
+
+# Beginnings of the codes of reasons that waiting does not change: only more or other GPUs, or another quota.
+STUCK = tuple(
+    f"scheduler.{name}"
+    for name in ("too_wide_", "too_large_for_", "no_such_gpus", "too_little_memory", "above_queue")
+)
+
+
+def is_stuck(job: JobAnswer) -> bool:
+    """Whether it waits for what the fleet does not have, and not for other jobs to end."""
+    why = job["why_code"] if job["phase"] == "waiting" else None
+    return why is not None and str(why.get("code", "")).startswith(STUCK)
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from fastapi import APIRouter, FastAPI
 from starlette.datastructures import Headers
@@ -21,7 +21,7 @@ from brimful.adapters.identity.oidc import Oidc
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import LANGUAGES, Number, Quoted, choose, say
-from brimful.server.api.errors import add_error_handlers, failed
+from brimful.server.api.errors import add_error_handlers, failed, status_of
 from brimful.server.api.gate import Gate, shown_by
 from brimful.server.api.reservations import ReserveVerbs
 from brimful.server.api.router import make_router
@@ -30,6 +30,7 @@ from brimful.server.auth import Access
 from brimful.server.console.actions import add_actions
 from brimful.server.console.fit_page import add_fit_page
 from brimful.server.console.jobs_page import add_jobs_page
+from brimful.server.console.kept_shares import KeptShares
 from brimful.server.console.operate_page import Operate, add_operate_page
 from brimful.server.console.overview import Overview, add_overview
 from brimful.server.console.own_tokens import add_own_tokens
@@ -67,7 +68,7 @@ def make_app(
     secure: bool = False,
     oidc: Oidc | None = None,
     open_fit: bool = False,
-) -> ASGIApp:
+) -> Middleware:
     """The whole server as one ASGI application, answering to these host names; `secure`: served over TLS.
 
     `open_fit`: Fit answers anyone, without a token.
@@ -100,11 +101,21 @@ def make_app(
     add_fit_page(ways, access, pages, fitter, open_to_all=open_fit)
     app.include_router(ways, include_in_schema=False)
     app.include_router(
-        make_console(pages, reader, access, verbs, fitter, forecaster=service.forecaster, secure=secure),
+        make_console(
+            pages,
+            reader,
+            access,
+            verbs,
+            fitter,
+            forecaster=service.forecaster,
+            kept=KeptShares(service.hindsight),
+            secure=secure,
+        ),
         include_in_schema=False,
     )
     add_error_handlers(app)
-    return Middleware(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
+    headers = HEADERS | (HSTS if secure else {})
+    return Middleware(app, metrics, hosts=hosts, headers=headers, warm_up=pages.warm_up)
 
 
 class Middleware:
@@ -115,8 +126,16 @@ class Middleware:
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, *, hosts: Collection[str], headers: dict[str, str]
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        *,
+        hosts: Collection[str],
+        headers: dict[str, str],
+        warm_up: Callable[[], None],
     ) -> None:
+        """`warm_up`: what the server does once it is up, so that nobody's first page is slow."""
+        self.warm_up = warm_up
         self._app, self._metrics, self._hosts = app, metrics, frozenset(hosts)
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
         self._under_way: Counter[str] = Counter()  # requests by their credential
@@ -145,7 +164,7 @@ class Middleware:
             most = _most_bytes(scope)
             error = self._refusal(headers, most)
             if error is not None:
-                await failed(413 if error.code == "too_large" else 403, error)(scope, receive, send_marked)
+                await failed(status_of(error), error)(scope, receive, send_marked)
             elif scope["path"].endswith("/stream"):
                 await self._app(scope, _limited(receive, most), send_marked)
             else:
@@ -173,6 +192,9 @@ class Middleware:
                 del self._under_way[shown]
 
     def _refusal(self, headers: Headers, most: int) -> BrimfulError | None:
+        hosts = len(headers.getlist("host"))
+        if hosts > 1:  # a proxy before us may have checked the other one
+            return BadInput(say("server.two_hosts", hosts=hosts), code="two_hosts")
         host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
         if host not in self._hosts:
             hint = say("server.hint_use_host", host=min(self._hosts))

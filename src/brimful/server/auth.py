@@ -112,6 +112,12 @@ def forbidden(who: Principal, role: str) -> Refused:
     return Refused(say("server.needs_role", role=role, yours=who.role), hint=hint, code="forbidden")
 
 
+def other_team(who: Principal, tenant: str) -> Refused:
+    """No role in its own team would be enough."""
+    said = say("server.other_team", yours=", ".join(sorted(who.roles)), tenant=Quoted(tenant))
+    return Refused(said, code="forbidden")
+
+
 class Access:
     """Verifies, issues and revokes tokens, and keeps the audit log."""
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.engines.processes import runs_alive
 from brimful.adapters.objects.shelf import damage_said
 from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.engines_known import engines_known
 from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
@@ -43,9 +45,9 @@ class Finding:
 
 
 def examine(
-    store: SqlStore, engines: Sequence[LocalEngine] = (), *, patience_s: float = PATIENCE_S
+    store: SqlStore, engines: Sequence[LocalEngine] | None = None, *, patience_s: float = PATIENCE_S
 ) -> Iterator[Finding]:
-    """Each promise in turn. `engines`: those of this machine, if their processes are to be checked too.
+    """Each promise in turn. `engines`: those of this data folder, if processes are to be checked too.
 
     Checks that depend on jobs and the disk have a time limit of `patience_s`.
     """
@@ -78,6 +80,14 @@ def examine(
         yield _tables(store, log)
     except (BrimfulError, *MALFORMED) as error:
         yield Finding(say("doctor.tables_agree"), count("event", log.fold.fleet.seq), [_told(error)])
+    if engines is None:
+        return
+    with store.reading() as connection:
+        elsewhere = engines_known(connection) - {engine.identity for engine in engines}
+    if elsewhere:
+        alive = sorted(runs_alive(elsewhere))
+        told = [say("doctor.stray_elsewhere", lease=name) for name in alive]
+        yield Finding(say("doctor.none_elsewhere"), count("stray", len(alive)), told)
     for engine in engines:
         for promise, look in (
             ("doctor.processes_agree", lambda engine=engine: _processes(engine, log)),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from brimful.cli.commands import Answer, Verb, integer
+from brimful.cli.commands import Answer, Verb, called, integer
 from brimful.cli.fleet.jobs import columns
 from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
 from brimful.cli.render import clock, day, noted_table, paint, table, tell, wrapped
-from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer, QueueSettings
+from brimful.client.answers import EventAnswer, FleetAnswer, GpuAnswer, NodeAnswer
 from brimful.client.client import Client
+from brimful.client.queue_answers import QueueAnswer, QueueCheckAnswer, QueueSettings
 from brimful.client.queues import read_queues
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Quoted, Seconds, Usd, count, say, told, words
@@ -44,16 +46,22 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         lines += wrapped("", decided_by_bids(pools))
     lines.append("")
     lines.append(table(columns("node", "GPU", "type", "held_by", "price", "MFU"), rows, right=(1, 4)))
-    for site, problem in fleet["problems"].items():
-        lines += ["", *wrapped("", words("fleet.site_problem", site=site, problem=problem))]
+    lines += _problems(fleet)
     if fleet["trouble"]:
         lines += ["", words("fleet.scheduler_trouble", trouble=fleet["trouble"])]
     return Answer(data, "\n".join(lines))
 
 
+def _problems(fleet: FleetAnswer) -> list[str]:
+    """By site, with the nodes that it does not offer, and why."""
+    said = [words("fleet.site_problem", site=site, problem=why) for site, why in fleet["problems"].items()]
+    return [line for each in said for line in ("", *wrapped("", each))]
+
+
 def _state(node: NodeAnswer, gpu: GpuAnswer) -> str:
     if gpu["held"]:
-        return words("fleet.gpu_held")
+        users = node.get("others")  # an older server does not send it
+        return words("fleet.gpu_held_by", users=", ".join(users)) if users else words("fleet.gpu_held")
     if gpu["bad"]:
         return words("fleet.gpu_bad")
     return words("fleet.gpu_free") if node["drained"] is None else words("fleet.drained")
@@ -74,8 +82,9 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
 
 def nodes(args: argparse.Namespace) -> Answer:
     if args.verb == "list":
-        found = Client().fleet()["nodes"]
-        return Answer(found, _nodes_text(all_printable(found)))
+        fleet = Client().fleet()
+        shown = all_printable(fleet)
+        return Answer(fleet["nodes"], "\n".join([_nodes_text(shown["nodes"]), *_problems(shown)]))
     if args.node is None:
         raise BadInput(say("fleet.which_node", verb=args.verb))
     return drain(args) if args.verb == "drain" else resume(args)
@@ -97,9 +106,10 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
     reasons = [node["drained"] for node in nodes]
     notes = ["" if why is None else words("fleet.node_drained", reason=why) for why in reasons]
     drained = sum(node["drained"] is not None for node in nodes)
-    foot = f"\n\n{words('fleet.nodes_drained', nodes=count('node', drained))}" if drained else ""
+    feet = [words("fleet.nodes_drained", nodes=count("node", drained))] if drained else []
+    feet.append("\n".join(wrapped("", words("fleet.nodes_hint", brimful=called()))))
     header = columns("node", "site", "gpus", "held", "per_gpu_h")
-    return noted_table(header, rows, notes, right=(3, 4)) + foot
+    return "\n\n".join([noted_table(header, rows, notes, right=(3, 4)), *feet])
 
 
 def drain(args: argparse.Namespace) -> Answer:
@@ -133,7 +143,9 @@ def queues(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.set and args.dry_run:
         asked = read_queues(Path(args.set))
-        return Answer({"queues": asked}, words("fleet.would_set_queues", queues=len(asked)))
+        idle = _without_effect(client.check_queues(asked))
+        text = words("fleet.would_set_queues", queues=count("queue", len(asked)))
+        return Answer({"queues": asked}, "\n\n".join([text, *idle]))
     queues = client.set_queues(read_queues(Path(args.set))) if args.set else client.queues()
     if not queues:
         return Answer({"queues": queues}, words("fleet.no_queue_yet"))
@@ -155,7 +167,16 @@ def queues(args: argparse.Namespace) -> Answer:
     notes = [_queue_note(queue["set"]) for queue in all_printable(queues)]
     lines = [noted_table(columns(*names), rows, notes, right=range(1, 9)), ""]
     lines += wrapped("", words("fleet.queue_legend"))
+    for said in _without_effect(queues):
+        lines += ["", said]
     return Answer({"queues": queues}, "\n".join(lines))
+
+
+def _without_effect(queues: Sequence[QueueAnswer | QueueCheckAnswer]) -> list[str]:
+    """Settings that the current policy ignores, if any."""
+    names = sorted({name for queue in queues for name in queue.get("without_effect", ())})  # an older server
+    said = words("fleet.queue_without_effect", names=", ".join(names))
+    return ["\n".join(wrapped("", said))] if names else []
 
 
 def _queue_note(given: QueueSettings | None) -> str:
@@ -164,7 +185,8 @@ def _queue_note(given: QueueSettings | None) -> str:
         return ""
     said = []
     if given["borrow_gpus"] is not None:
-        said.append(words("fleet.queue_borrows", gpus=given["borrow_gpus"]))
+        code = "fleet.queue_borrows" if given["borrow_gpus"] else "fleet.queue_borrows_nothing"
+        said.append(words(code, gpus=given["borrow_gpus"]))
     if not given["lend"]:
         said.append(words("fleet.queue_lends_nothing"))
     if given["weight"] != 1:

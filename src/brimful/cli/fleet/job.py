@@ -22,7 +22,7 @@ from brimful.client.answers import (
     WhyAnswer,
 )
 from brimful.client.client import Client
-from brimful.client.shown import command_line, measured_said
+from brimful.client.shown import command_line, is_stuck, measured_said
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.language import Number, Quoted, Seconds, Several, Usd, count, either, say, told, verbatim, words
 from brimful.language.printable import all_printable, harmless, printable
@@ -45,17 +45,22 @@ def show(args: argparse.Namespace) -> Answer:
 def _show_text(job: JobAnswer) -> str:
     budget = job["budget_microusd"]
     types = either(job["gpu_types"]) if job["gpu_types"] else say("fleet.any_type")
-    cost = Usd(job["cost_microusd"])
+    cost = told(Usd(job["cost_microusd"]))
+    cost = words("fleet.cost_of", cost=cost, budget=Usd(budget)) if budget else cost
+    unbilled = sum(lease["cost_microusd"] for lease in job["leases"]) - job["cost_microusd"]
+    gpus: object = f"{told(count('gpu', job['gpus']))}, {told(types)}"
+    if job["within"] != "node":
+        gpus = say(f"fleet.within_{job['within']}", gpus=count("gpu", job["gpus"]), types=types)
     facts = {
         "what": command_line(job["command"]),
         "folder": job["folder"],
-        "asks": f"{told(count('gpu', job['gpus']))}, {told(types)}, {job['priority']}",
+        "asks": f"{told(gpus)}, {job['priority']}",
         "tenant": job["tenant"],
         "submitted": clock(job["submitted_s"]),
         "waited": waited(job),
         "ran": ran(job) or words("fleet.not_yet"),
         "delayed": words("fleet.delay", delay=Seconds(job["delay_s"])),
-        "cost": words("fleet.cost_of", cost=cost, budget=Usd(budget)) if budget else told(cost),
+        "cost": words("fleet.cost_unbilled", cost=cost, more=Usd(unbilled)) if unbilled > 0 else cost,
     }
     if job["leases"]:
         facts["measured"] = _measured(job)
@@ -124,9 +129,10 @@ def _why_text(why: WhyAnswer) -> str:
     promise = why.get("promise")  # not from an older server
     said["fleet.row_deadline"] = promise["said"] if promise else None
     said["fleet.row_policy"] = why.get("policy") if why["phase"] == "waiting" or why["here"] else None
-    for name, text in said.items():
-        if text:
-            lines += wrapped(f"  {words(name):<9}", text)
+    labels = {name: words(name) for name, text in said.items() if text}
+    wide = max(8, *map(len, labels.values()), 0)
+    for name, label in labels.items():
+        lines += wrapped(f"  {label:<{wide}} ", said[name])
     if not any(said.values()):
         lines += wrapped("  ", say("fleet.job_over"))
     if why["pools"]:
@@ -199,6 +205,8 @@ def _tell(client: Client, job: str) -> str:
         if why:
             said = say("fleet.job_doing_why", job=job, phase=in_phase(now["phase"]), why=why)
         tell(told(said), aside=True)
+    if is_stuck(now):
+        tell(words("fleet.may_never_start", job=job, brimful=called()), aside=True)
     return now["phase"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.job_users.isolation import PRIVATE
 from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
@@ -17,11 +18,11 @@ from brimful.cli.options import DRY_RUN, FOLLOW, usd
 from brimful.cli.render import clock, paragraph, wrapped
 from brimful.client.answers import JobAnswer
 from brimful.client.client import Client, check_key
-from brimful.client.shown import command_line
-from brimful.errors import BadInput, NotFound
+from brimful.client.shown import command_line, is_stuck
+from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.elastic.written import range_from, scaling_from
-from brimful.fleet.job import PRIORITIES
+from brimful.fleet.job import PRIORITIES, SHELL_ENV
 from brimful.language import (
     Quoted,
     Seconds,
@@ -46,10 +47,8 @@ brimful submit examples/jobs/train.sbatch --dry-run"""
 
 TAKES_COMMAND = True
 SHOWN_LEFT_OUT = 3
+MOST_POOLS = 3  # in a note
 LOOKS = 20  # 0.1 s apart
-# Makes `python` mean the same in the job as in the shell that submits it. Nothing else of the user's
-# environment is sent, except what --env, env and env_from name.
-CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,11 +104,14 @@ def run(args: argparse.Namespace) -> Answer:
         notes += _attach_estimates(body, config, types, steps, headless=args.headless)
     if not args.no_pack:
         notes.append(_pack(client if not args.dry_run else None, body))
+    elif any(Path(body["folder"]).is_relative_to(private) for private in PRIVATE):
+        notes.append(say("fleet.folder_is_private", folder=body["folder"]))
     if args.dry_run or client is None:
         with suppress(ModuleNotFoundError):  # only with the server's packages can this be checked beforehand
             from brimful.server.api.requests import Submission
 
             Submission.check(body, now_s=int(time.time()))
+        notes += _check_there(body)
         shown = {**body, "env": dict.fromkeys(body["env"], "…")}
         data = {"job": shown, "notes": [*map(told, notes)], "note_codes": [note.as_dict() for note in notes]}
         return Answer(data, _dry_text(shown, notes))
@@ -124,11 +126,27 @@ def run(args: argparse.Namespace) -> Answer:
         array, tasks = job["array"], job["array_tasks"]["tasks"]
         text = words("fleet.array_submitted", array=array, tasks=tasks) + _said(notes)
         return Answer(job, f"{text}\n\n  {called()} jobs --array {array}\n  {called()} job cancel {array}")
+    if is_stuck(job):
+        notes = [*notes, say("fleet.may_never_start", job=job["job"], brimful=called())]
     if promise := job.get("promise"):  # not from an older server
         notes = [*notes, verbatim(promise["said"])]
     said = _said(notes)
     then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
     return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
+
+
+def _check_there(body: dict[str, Any]) -> list[Sentence]:
+    """Only the server knows queues, budgets, sites and other jobs. It is sent no value of the environment."""
+    try:
+        pools = Client().check_job({**body, "env": dict.fromkeys(body["env"], "")})["pools"]
+    except WorldFailed as error:
+        if error.code != "no_server":
+            raise
+        return [say("fleet.not_checked_there")]
+    if not pools or any(pool["can"] for pool in pools):
+        return []
+    why = (f"{each['site']} {each['gpu']} ({each['verdict']})" for each in pools[:MOST_POOLS])
+    return [say("fleet.could_not_start", pools=", ".join(why))]
 
 
 def _refuse_slips(client: Client | None, body: dict[str, Any]) -> None:
@@ -152,7 +170,9 @@ def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
         body["code"] = pack.code
         if client is not None:
             client.keep_code(pack, tenant=body.get("tenant"))
-        facts = {"files": count("file", pack.files), "size": Size(pack.size), "folder": body["folder"]}
+        facts = {"files": count("file", pack.files), "size": Size(pack.files_bytes), "folder": body["folder"]}
+        if not pack.files:
+            return say("fleet.packed_nothing", folder=body["folder"])
         if not pack.left_out:
             return say("fleet.packed", **facts)
         some = ", ".join(pack.left_out[:SHOWN_LEFT_OUT])
@@ -210,7 +230,7 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
     else:
         raise BadInput(say("fleet.no_command"))
     body |= _flags(args)
-    carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
+    carried = {key: os.environ[key] for key in SHELL_ENV if key in os.environ}
     body["env"] = carried | body["env"] | _pairs(args.env)
     return body, notes, config, steps
 

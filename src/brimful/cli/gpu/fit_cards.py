@@ -17,7 +17,7 @@ from brimful.configs.reading import Reading
 from brimful.diagnose.advice import assumed_notes, verdict_words
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Sentence, Size, say, told, tongue, words
-from brimful.specs.estimate import Interval
+from brimful.specs.estimate import Interval, batch_risk
 from brimful.specs.gpu import Gpu, find_gpu
 
 if TYPE_CHECKING:
@@ -214,7 +214,9 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu) -> str:
     needs = say("gpu.serving_needs_usable", usable=Size(answer.usable_bytes), **spread(device, Size))
     largest = say("gpu.not_even_one_sequence")
     if answer.largest_batch:
-        largest = say("gpu.largest_batch_fits", n=answer.largest_batch)
+        risk = batch_risk(answer.sure_batch, answer.largest_batch)
+        values = {"n": answer.largest_batch, "sure": answer.sure_batch}
+        largest = Sentence(f"gpu.largest_batch_as_configured{risk}", values)
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     what = words("gpu.on", model=reading.model.name, gpu=gpu.title)
     title = f"{paint(word, style)}  {what}"

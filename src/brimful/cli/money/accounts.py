@@ -117,7 +117,7 @@ def _budgets_text(budgets: list[BudgetAnswer]) -> str:
     rows = [
         (
             "  " * (len(_path(each, budgets)) - 1) + printable(each["tenant"]),
-            _usd(each["left_microusd"], "money.no_limit"),
+            _left(each),
             *(_usd(each[name]) for name in ("accruing_microusd", "held_microusd", "spent_microusd")),
         )
         for each in sorted(budgets, key=lambda each: _path(each, budgets))
@@ -125,6 +125,14 @@ def _budgets_text(budgets: list[BudgetAnswer]) -> str:
     header = [words(f"money.col_{name}") for name in ("tenant", "left", "running", "aside", "spent")]
     periods = [line for each in budgets for line in _period_text(each)]
     return "\n\n".join([table(header, rows, right=(1, 2, 3, 4)), *(["\n".join(periods)] if periods else [])])
+
+
+def _left(each: BudgetAnswer) -> str:
+    """A budget that only warns goes on when it is used up: its zero would look like an end."""
+    terms = each["budget"]
+    if terms is not None and not terms["hard"] and not each["left_microusd"]:
+        return words("money.used_up")
+    return _usd(each["left_microusd"], "money.no_limit")
 
 
 def _path(budget: BudgetAnswer, budgets: list[BudgetAnswer]) -> list[str]:
@@ -183,7 +191,7 @@ def invoice(args: argparse.Namespace) -> Answer:
     billed_said = [money(n) for n in (amounts if exact else cents_that_add_up(amounts))]
     rows: list[tuple[str, ...]] = [
         (
-            bill["of"][:24],
+            (f"{bill['of']} {bill['name']}" if bill.get("name") else bill["of"])[:32],
             str(bill["leases"]),
             told(Number(bill["gpu_s"] / HOUR_S, 2)),
             _usd(bill["failed_microusd"]),

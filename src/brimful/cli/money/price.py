@@ -14,7 +14,6 @@ from brimful.client.answers import (
     PoolPriceAnswer,
     PricePointAnswer,
     PricesAnswer,
-    QuoteAnswer,
     alike,
 )
 from brimful.client.client import Client
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> Answer:
     shown = all_printable(pools)
     parts = [
         _pool_text(each, data["now_s"], back_s, history=args.history or bool(args.log))
-        + (_ahead_text(each["ahead"]) if args.ahead else "")
+        + (_ahead_text(each) if args.ahead else "")
         for each in shown
     ]
     return Answer({**data, "pools": pools}, "\n\n".join(parts))
@@ -128,10 +127,12 @@ def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool)
     return "\n".join(lines)
 
 
-def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
+def _ahead_text(pool: PoolPriceAnswer) -> str:
     """The price of each coming hour, as a sparkline with the hours at which it changes."""
+    quotes = pool["ahead"]
     if not quotes:
-        return "\n\n" + paragraph(words("money.no_tariff"), "  ")
+        why = "money.no_tariff_bids" if pool["market"] else "money.no_tariff"
+        return "\n\n" + paragraph(words(why), "  ")
     prices = [each["microusd_per_gpu_hour"] for each in quotes]
     top = max(prices) or 1
     turns = [

@@ -11,7 +11,7 @@ from brimful.cli.options import CONSENT, DRY_RUN, agree, arg, usd
 from brimful.cli.render import clock, table
 from brimful.client.client import Client
 from brimful.client.reserve_answers import ReservationAnswer, ReserveQuoteAnswer
-from brimful.errors import BadInput
+from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.node import TIERS
 from brimful.language import Number, Sentence, Usd, count, say, told, words
 from brimful.language.printable import all_printable
@@ -43,37 +43,68 @@ def quote(args: argparse.Namespace) -> Answer:
 
 def buy(args: argparse.Namespace) -> Answer:
     client, window = Client(), _window(args)
-    offered = client.quote_reservation(**window)
-    limit = _limit(args, offered)
-    price = say(
-        "money.reserve_buys",
-        gpus=count("gpu", offered["gpus"]),
-        gpu=offered["gpu"],
-        site=offered["site"],
-        start=clock(offered["start_s"]),
-        end=clock(offered["end_s"]),
-        total=Usd(offered["total_microusd"]),
-    )
-    if args.dry_run:
-        return Answer(offered, f"{_quote_text(offered)}\n\n{words('money.dry_run', would=price)}")
-    agree(price, yes=args.yes)
-    if args.tenant:
-        window["tenant"] = args.tenant
-    done = client.buy_reservation(**window, at_most_microusd_per_gpu_hour=limit, key=args.key)
-    return Answer(done, _done_text("money.reserve_bought", done))
+
+    def price(offered: ReserveQuoteAnswer) -> Sentence:
+        return say(
+            "money.reserve_buys",
+            gpus=count("gpu", offered["gpus"]),
+            gpu=offered["gpu"],
+            site=offered["site"],
+            start=clock(offered["start_s"]),
+            end=clock(offered["end_s"]),
+            total=Usd(offered["total_microusd"]),
+        )
+
+    def send(limit: int) -> ReservationAnswer:
+        whose = {"tenant": args.tenant} if args.tenant else {}
+        return client.buy_reservation(**window, **whose, at_most_microusd_per_gpu_hour=limit, key=args.key)
+
+    return _pay(args, lambda: client.quote_reservation(**window), price, send, "money.reserve_bought")
 
 
 def extend(args: argparse.Namespace) -> Answer:
     client = Client()
-    offered = client.quote_extension(args.reservation, args.hours)
-    limit = _limit(args, offered)
-    facts = {"reservation": args.reservation, "end": clock(offered["end_s"])}
-    price = say("money.reserve_extends", **facts, total=Usd(offered["total_microusd"]))
+
+    def price(offered: ReserveQuoteAnswer) -> Sentence:
+        facts = {"reservation": args.reservation, "end": clock(offered["end_s"])}
+        return say("money.reserve_extends", **facts, total=Usd(offered["total_microusd"]))
+
+    def send(limit: int) -> ReservationAnswer:
+        return client.extend_reservation(args.reservation, args.hours, limit, key=args.key)
+
+    def ask() -> ReserveQuoteAnswer:
+        return client.quote_extension(args.reservation, args.hours)
+
+    return _pay(args, ask, price, send, "money.reserve_extended")
+
+
+def _pay(
+    args: argparse.Namespace,
+    ask: Callable[[], ReserveQuoteAnswer],
+    price: Callable[[ReserveQuoteAnswer], Sentence],
+    send: Callable[[int], ReservationAnswer],
+    code: str,
+) -> Answer:
+    """Quote, ask for consent, and send with the agreed price as the limit."""
+    try:
+        offered = ask()
+        limit = _limit(args, offered)
+    except BrimfulError as refused:
+        if not args.key or args.dry_run:
+            raise
+        # The same command may have bought the last GPUs there were: then the key finds them. Otherwise a
+        # limit of a micro-dollar buys nothing.
+        try:
+            done = send(1)
+        except BrimfulError:
+            raise refused from None
+        return Answer(done, _done_text(code, done))
     if args.dry_run:
-        return Answer(offered, f"{_quote_text(offered)}\n\n{words('money.dry_run', would=price)}")
-    agree(price, yes=args.yes)
-    done = client.extend_reservation(args.reservation, args.hours, limit, key=args.key)
-    return Answer(done, _done_text("money.reserve_extended", done))
+        would = words("money.dry_run", would=price(offered))
+        return Answer(offered, f"{_quote_text(offered)}\n\n{would}")
+    agree(price(offered), yes=args.yes)
+    done = send(limit)
+    return Answer(done, _done_text(code, done))
 
 
 def _limit(args: argparse.Namespace, offered: ReserveQuoteAnswer) -> int:

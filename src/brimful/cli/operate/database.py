@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +19,12 @@ from brimful.language import Size, count, say, told, words
 from brimful.language.failures import needs_package
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from brimful.adapters.stores.backup import Backup
     from brimful.adapters.stores.snapshot import Fold
     from brimful.adapters.stores.sql import SqlStore
+    from brimful.fleet.job import Job
 
 SHOWN = 5  # violations per promise
 SHOWN_ITEMS = 20
@@ -51,7 +56,16 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
 
 
 MOST_NAMES = 5  # jobs per line; --json has all
-TABLES = ("audit", "events", "members", "notify_queue", "notify_rules", "past_jobs", "tokens", "users")
+TABLES = {
+    "audit": "audit_line",
+    "events": "event",
+    "members": "team_role",
+    "notify_queue": "due_notification",
+    "notify_rules": "notification_rule",
+    "past_jobs": "past_job",
+    "tokens": "token",
+    "users": "user",
+}
 
 
 def backup(args: argparse.Namespace) -> Answer:
@@ -72,14 +86,15 @@ def backup(args: argparse.Namespace) -> Answer:
 
 def _tables(made: Backup) -> str:
     """Its contents. An unknown table name comes from the file and is shown unchanged."""
-    named = {name: words(f"operate.table_{name}") if name in TABLES else name for name in made.rows}
-    rows = ((named[name], count) for name, count in made.rows.items() if count and name != "brimful")
-    return ", ".join(f"{told(count)} {name}" for name, count in rows)
+    rows = ((name, n) for name, n in made.rows.items() if n and name != "brimful")
+    return ", ".join(told(count(TABLES[name], n) if name in TABLES else f"{n} {name}") for name, n in rows)
 
 
 def restore(args: argparse.Namespace) -> Answer:
     source = Path(args.file).expanduser().absolute()
-    from brimful.adapters.stores import backup
+    with needs_package("operate.server_not_installed"):
+        from brimful.adapters.stores import backup
+        from brimful.server.run.folder_locks import locked_folder
 
     made = backup.read_manifest(source)
     facts = {"file": source, "tables": _tables(made), "schema": made.schema, "brimful": made.brimful}
@@ -87,42 +102,88 @@ def restore(args: argparse.Namespace) -> Answer:
     data = {"file": str(source), "schema": made.schema, "rows": made.rows, "restored": not args.dry_run}
     if args.dry_run:
         return Answer(data, about)
-    with open_store(args, make=True) as (store, settings):
-        fold, last_s = backup.restore(source, store)
+    with open_store(args, make=True) as (store, settings), locked_folder(settings.engines_folder):
+        fold, last_s = backup.restore(source, store, allow=partial(_refuse_doubles, settings))
         left = _adopt(store, settings, fold)
         lost = _end_lost_runs(store, settings, fold, last_s=last_s)
         tokens = _tokens(store, revoke=args.revoke_tokens)
-        codeless = _without_code(settings, fold)
+        missing = {"code": _without_code(settings, fold), "env": _without_env(settings, fold)}
     running = sum(lease.started_s is not None for lease in fold.fleet.open_leases.values())
     lines = [words("operate.restored", about=about, where=store.where)]
     if running:
         lines += ["", words("operate.restored_running", runs=count("run", running))]
     if lost:
         lines += ["", words("operate.restored_lost", leases=", ".join(lost))]
-    if codeless:
-        jobs = ", ".join([*codeless[:MOST_NAMES], *(["…"] if len(codeless) > MOST_NAMES else [])])
-        lines += ["", words("operate.restored_code", jobs=jobs, folder=settings.engines_folder)]
+    if any(missing.values()):
+        lines += [""]
+        for what, jobs in missing.items():
+            named = ", ".join([*jobs[:MOST_NAMES], *(["…"] if len(jobs) > MOST_NAMES else [])])
+            lines += [words(f"operate.restored_without_{what}", jobs=named)] if jobs else []
+        lines += [words("operate.restored_bring", folder=settings.engines_folder)]
     if left:
         lines += ["", words("operate.restored_aside", folders=left)]
-    lines += ["", tokens]
-    return Answer({**data, "running": running, "lost": lost, "without_code": codeless}, "\n".join(lines))
+    lines += ["", tokens, "", words("operate.restored_next", command=_up(args))]
+    data |= {"running": running, "lost": lost}
+    data |= {f"without_{what}": jobs for what, jobs in missing.items()}
+    return Answer(data, "\n".join(lines))
+
+
+def _up(args: argparse.Namespace) -> str:
+    """The server that belongs to this restore: without these folders it would run something else."""
+    given = {name: getattr(args, name) for name in ("data", "database", "engines")}
+    return " ".join(["brimful up", *(f"--{name} {shlex.quote(at)}" for name, at in given.items() if at)])
+
+
+def _refuse_doubles(settings: Settings, connection: Connection, fold: Fold) -> None:
+    """Refuse while runs are alive that this log does not know or would not find: they would run twice."""
+    import sqlalchemy as sa
+
+    from brimful.adapters.engines.processes import runs_alive
+    from brimful.adapters.stores.engines_known import FOLDER, engines_known
+    from brimful.adapters.stores.schema import meta
+    from brimful.server.run.engines import alive_said, ids_in
+
+    here = ids_in(settings.engines_folder)
+    if alive := runs_alive(engines_known(connection) - here):
+        owner = connection.execute(sa.select(meta.c.value).where(meta.c.key == FOLDER)).scalar() or ""
+        said = say("operate.runs_elsewhere", **alive_said(alive), folder=owner.partition(" ")[2] or "OLD")
+        raise Refused(said, code="runs_alive")
+    alive = {lease: pids for lease, pids in runs_alive(here).items() if lease not in fold.fleet.open_leases}
+    if alive:
+        raise Refused(say("operate.runs_unknown", **alive_said(alive)), code="runs_alive")
+
+
+def _to_start(fold: Fold) -> list[Job]:
+    """Jobs that will start here."""
+    from brimful.fleet.lease import OVER
+
+    return [state.job for state in fold.fleet.jobs.values() if state.phase not in (*OVER, "running")]
 
 
 def _without_code(settings: Settings, fold: Fold) -> list[str]:
-    """Jobs that will start here but whose code is not in a backup."""
+    """Jobs whose code, which is not in a backup, is not here."""
     from brimful.adapters.code import CodeStore
-    from brimful.fleet.lease import OVER
 
     store = CodeStore(settings.engines_folder / "code")
-    jobs = [state.job for state in fold.fleet.jobs.values() if state.phase not in (*OVER, "running")]
+    jobs = _to_start(fold)
     return [job.job for job in jobs if job.code and not store.path(job.tenant, job.code).is_file()]
+
+
+def _without_env(settings: Settings, fold: Fold) -> list[str]:
+    """Jobs whose environment has values that are not in a log, and not here."""
+    from brimful.server.run.engines import roots_in
+
+    here = {file.stem for root in roots_in(settings.engines_folder) for file in root.glob(".env/*.json")}
+    jobs = (job for job in _to_start(fold) if not all(value for _, value in job.env))
+    return [job.job for job in jobs if (job.array or job.job) not in here]
 
 
 def _end_lost_runs(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
     """Ends runs that left nothing here: nobody knows when they ended, and nobody is billed for that."""
     from brimful.fleet.events import LeaseEnded
+    from brimful.server.run.engines import roots_in
 
-    here = {folder.name for root in _roots(settings) if root.is_dir() for folder in root.iterdir()}
+    here = {folder.name for root in roots_in(settings.engines_folder) for folder in root.iterdir()}
     lost = [
         lease
         for lease in fold.fleet.open_leases.values()
@@ -157,32 +218,28 @@ def _tokens(store: SqlStore, *, revoke: bool) -> str:
     )
 
 
-def _roots(settings: Settings) -> list[Path]:
-    return [settings.engines_folder / "leases", *(settings.engines_folder / "sites").glob("*")]
-
-
 def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> int:
     """Bind the log to this folder, and set aside runs it does not know: their names will be reused."""
     import time
 
     import sqlalchemy as sa
 
+    from brimful.adapters.files import has_identity, identity
+    from brimful.adapters.stores.engines_known import FOLDER, add_engines
     from brimful.adapters.stores.schema import meta
+    from brimful.server.run.engines import roots_in
 
     with store.writing() as connection:
-        owner = connection.execute(sa.select(meta.c.value).where(meta.c.key == "folder")).scalar() or ""
-        mine = settings.engines_folder / "leases" / ".id"
-        if not mine.exists() or mine.read_text(encoding="utf-8").strip() != owner.partition(" ")[0]:
-            connection.execute(meta.delete().where(meta.c.key == "folder"))  # the next start sets it
+        owner = connection.execute(sa.select(meta.c.value).where(meta.c.key == FOLDER)).scalar() or ""
+        mine = settings.engines_folder / "leases"
+        if not has_identity(mine) or identity(mine) != owner.partition(" ")[0]:
+            add_engines(connection, ())
+            connection.execute(meta.delete().where(meta.c.key == FOLDER))  # the next start sets it
     known = {lease for state in fold.fleet.jobs.values() for lease in (each.lease for each in state.leases)}
     known |= {each.lease for left in fold.fleet.leaving.values() for each in left.state.leases}
     moved = 0
-    for root in _roots(settings):
-        strange = [
-            each
-            for each in (root.iterdir() if root.is_dir() else [])
-            if each.is_dir() and each.name[0] != "."
-        ]
+    for root in roots_in(settings.engines_folder):
+        strange = [each for each in root.iterdir() if each.is_dir() and each.name[0] != "."]
         for folder in strange:
             if folder.name not in known:
                 aside = root / f".before-restore-{int(time.time())}"

@@ -22,7 +22,7 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         if isinstance(each.default, bool):
             parser.add_argument(flag, action="store_true", default=None, help=told(does))
         else:
-            parser.add_argument(flag, metavar=each.name.upper(), help=told(does))
+            parser.add_argument(flag, metavar=each.name.upper(), help=told(does).replace("%", "%%"))
 
 
 def up(args: argparse.Namespace) -> Answer:

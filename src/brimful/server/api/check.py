@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -10,24 +10,25 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from brimful.client.checks import CheckAnswer, CheckPoolAnswer, StartAnswer
+from brimful.client.checks import CheckAnswer, CheckPoolAnswer, CheckProblem, StartAnswer
 from brimful.errors import BrimfulError
+from brimful.fleet.arrays import Tasks
 from brimful.fleet.job import PRIORITIES, Job
 from brimful.fleet.memory import too_small, usable_bytes
 from brimful.fleet.state import JobState, Pool
 from brimful.language import Sentence, say, told
 from brimful.server.api.answers import envelope
-from brimful.server.api.errors import COMMON, ok
+from brimful.server.api.errors import COMMON, ok, status_of
 from brimful.server.api.gate import Gate
 from brimful.server.api.jobs import JobName
 from brimful.server.api.requests import CheckRequest, Submission, bad_shape
 from brimful.server.api.seen import check_named, job_for
-from brimful.server.auth import Principal, forbidden
+from brimful.server.auth import Principal, forbidden, other_team
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
 from brimful.server.rehearsing.forecaster import Forecaster
-from brimful.server.service.intake import not_in_queue
 from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
 from brimful.server.views.money import prices_view
 from brimful.server.views.why import pool_view
 from brimful.units import HOUR_S
@@ -38,11 +39,17 @@ NIGHT_H = 24
 
 
 def check_view(
-    reader: Reader, who: Principal, fitter: Fitter, forecaster: Forecaster | None, asked: CheckRequest
+    reader: Reader,
+    who: Principal,
+    fitter: Fitter,
+    forecaster: Forecaster | None,
+    asked: CheckRequest,
+    *,
+    check: Callable[[Job, Tasks | None], None],
 ) -> CheckAnswer:
     """Stores nothing. Problems are part of the answer, and the rest is answered all the same.
 
-    Without a `forecaster` the start time is not estimated.
+    Without a `forecaster` the start time is not estimated. `check` raises what a submit would raise.
     """
     problems: list[BrimfulError] = []
     notes: list[Sentence] = []
@@ -71,7 +78,7 @@ def check_view(
         except BrimfulError as error:
             problems.append(error)
         body["predicted"] = {gpu: _predicted(each) for gpu, each in fits.items() if each["fits"]}
-    job = _job(reader, who, body, problems)
+    job = _job(reader, who, body, problems, check)
     pools = [] if job is None else _pools(reader, job)
     # If it can never run there is nothing to rehearse: the pools say why.
     forecast, forecasting = None, False
@@ -82,15 +89,17 @@ def check_view(
         "job": body,
         "file": as_job_file(body),
         "notes": [told(note) for note in notes],
-        "problems": [
-            {"problem": told(e.said), "hint": told(e.way_out) if e.way_out else ""} for e in problems
-        ],
+        "problems": [_problem(each) for each in problems],
         "fits": dict(fits),
         "ahead": None if job is None else _ahead(reader, job),
         "pools": pools,
         "forecast": forecast,
         "forecasting": forecasting,
     }
+
+
+def _problem(error: BrimfulError) -> CheckProblem:
+    return cast("CheckProblem", {**error.as_dict(told), "status": status_of(error)})
 
 
 def _dropped(unsupported: Mapping[str, Sentence]) -> list[Sentence]:
@@ -104,10 +113,16 @@ def _predicted(estimate: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _job(reader: Reader, who: Principal, body: Mapping[str, Any], problems: list[BrimfulError]) -> Job | None:
+def _job(
+    reader: Reader,
+    who: Principal,
+    body: Mapping[str, Any],
+    problems: list[BrimfulError],
+    check: Callable[[Job, Tasks | None], None],
+) -> Job | None:
     try:
         submission = Submission.model_validate(body)
-        submission.tasks()
+        tasks = submission.tasks()
         job = submission.as_job(who, "")
     except ValidationError as error:
         problems.append(bad_shape(error.errors()))
@@ -116,14 +131,18 @@ def _job(reader: Reader, who: Principal, body: Mapping[str, Any], problems: list
         problems.append(error)
         return None
     if not who.sees(job.tenant):
-        raise forbidden(who, "submitter")
+        raise other_team(who, job.tenant)
     try:
         check_named(reader, None, who, replace(job, code=""))
-        if (refused := not_in_queue(job, reader.fleet)) is not None:
-            problems.append(refused)
     except BrimfulError as error:
         problems.append(error)
         return None
+    try:
+        if not who.may("submitter", job.tenant):
+            raise forbidden(who, "submitter")
+        check(job, tasks)
+    except BrimfulError as error:  # where it fits is told all the same
+        problems.append(error)
     return job
 
 
@@ -207,14 +226,20 @@ def start_view(reader: Reader, forecaster: Forecaster, state: JobState) -> Start
 
 
 def add_check_route(
-    router: APIRouter, reader: Reader, fitter: Fitter, forecaster: Forecaster, gate: Gate
+    router: APIRouter,
+    reader: Reader,
+    submissions: Submissions,
+    fitter: Fitter,
+    forecaster: Forecaster,
+    *,
+    gate: Gate,
 ) -> None:
     viewer = gate.needs("viewer")
 
     @router.post("/jobs/check", response_model=envelope(CheckAnswer), responses=COMMON)
     def check(asked: CheckRequest, who: Principal = viewer) -> Response:
         """What would happen to a job: where it fits, when it could start, what it would cost."""
-        return ok(check_view(reader, who, fitter, forecaster, asked))
+        return ok(check_view(reader, who, fitter, forecaster, asked, check=submissions.check))
 
     @router.get("/jobs/{name}/start", response_model=envelope(StartAnswer), responses=COMMON)
     def start(name: JobName, who: Principal = viewer) -> Response:

@@ -15,7 +15,7 @@ from brimful.language import say, told, verbatim
 from brimful.server.api.answers import Failed
 from brimful.server.api.requests import bad_shape
 
-BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
+BY_CODE = {"unauthorized": 401, "forbidden": 403, "wrong_host": 403, "too_large": 413, "too_many": 429}
 BY_KIND: tuple[tuple[type[BrimfulError], int], ...] = ((NotFound, 404), (BadInput, 400), (Refused, 409))
 
 # In the description of every route; routes that change something may also answer 409.

@@ -12,9 +12,10 @@ from brimful.client.answers import (
     DrainAnswer,
     EventsAnswer,
     FleetAnswer,
-    QueuesAnswer,
     SpendAnswer,
 )
+from brimful.client.queue_answers import QueuesAnswer, QueuesCheckAnswer
+from brimful.scheduler.queue_tree import without_effect
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -64,6 +65,12 @@ def add_fleet_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate
         """Replace all queues with their quotas and limits; queues left out have none."""
         verbs.set_queues(who, body.as_quotas())
         return ok({"queues": queues_view(reader, who)})
+
+    @router.post("/queues/check", response_model=envelope(QueuesCheckAnswer), responses=COMMON)
+    def check_queues(body: QueuesRequest, who: Principal = operator) -> Response:  # noqa: ARG001
+        """What `PUT /v1/queues` would refuse, and which settings would have no effect. Changes nothing."""
+        found = [(each.queue, without_effect(each, reader.rules)) for each in body.as_quotas()]
+        return ok({"queues": [{"queue": queue, "without_effect": names} for queue, names in found]})
 
     @router.get("/spend", response_model=envelope(SpendAnswer), responses=COMMON)
     async def spend(who: Principal = viewer) -> Response:

@@ -26,7 +26,7 @@ from brimful.server.api.requests import BidRequest, Hold, Move, Submission, Term
 from brimful.server.api.seen import check_named, job_for
 from brimful.server.api.together import Together, each_alone
 from brimful.server.api.verbs import Verbs
-from brimful.server.auth import Principal, forbidden
+from brimful.server.auth import Principal, forbidden, other_team
 from brimful.server.service.intake import Pending
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
@@ -98,7 +98,7 @@ def add_job_routes(
         pending = Pending(job, tasks)
         with gate.audited(who, "job.submit", lambda: pending.name):
             if not who.may("submitter", job.tenant):
-                raise forbidden(who, "submitter" if who.sees(job.tenant) else "operator")
+                raise forbidden(who, "submitter") if who.sees(job.tenant) else other_team(who, job.tenant)
             if job.code or job.after:
                 await run_in_threadpool(check_named, reader, code, who, job)
             return await submitting.ask((pending, copy_context()))

@@ -16,7 +16,9 @@ from brimful.client.answers import (
     ForecastAnswer,
     InvoiceAnswer,
     PricesAnswer,
+    SpendDaysAnswer,
 )
+from brimful.market.invoice import DAYS_KEPT
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -25,9 +27,11 @@ from brimful.server.api.verbs import Verbs
 from brimful.server.auth import TENANT, Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views.forecast import Ahead
-from brimful.server.views.money import Bills, budgets_view, prices_view
+from brimful.server.views.money import Bills, budgets_view, prices_view, spend_days_view
 
 By = Literal["team", "user", "job", "site", "gpu", "day"]
+Split = Literal["team", "user", "gpu"]
+LastDays = Annotated[int, Query(ge=1, le=DAYS_KEPT)]
 FORMULA = "=+-@\t\r"
 CSV: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/csv": {}}, "description": "a bill in each row"}
@@ -75,6 +79,11 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
     def credit(tenant: TenantName, body: CreditRequest, who: Principal = operator) -> Response:
         verbs.credit(who, tenant, body.microusd, body.reason)
         return ok(_budget_of(reader, who, tenant))
+
+    @router.get("/spend/days", response_model=envelope(SpendDaysAnswer), responses=COMMON)
+    def spend_days(by: Split = "team", days: LastDays = 28, who: Principal = viewer) -> Response:
+        """What was billed on each of the last days (UTC), split by team, user or GPU type."""
+        return ok(spend_days_view(reader, who, by=by, days=days))
 
     @router.get("/invoice", response_model=envelope(InvoiceAnswer), responses=COMMON)
     def invoice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,8 @@ from brimful.fleet.elastic.written import MAX_GPUS as MOST_GPUS
 from brimful.fleet.elastic.written import RANGE, points_from, range_from
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.queues import Quota
-from brimful.language import Number, Quoted, Seconds, Usd, say
+from brimful.language import Quoted, Seconds, Usd, either, figures, say
+from brimful.language.near import similar
 from brimful.language.printable import printable
 from brimful.language.sentence import Sentence
 from brimful.scheduler.queue_tree import check_parents
@@ -78,6 +80,12 @@ SHAPES = {
     "too_long": ("server.shape_entries", "max_length"),
     "missing": ("server.shape_missing", ""),
     "extra_forbidden": ("server.shape_unknown", ""),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), ("server.shape_whole", "")),
+    **dict.fromkeys(("float_type", "float_parsing"), ("server.shape_number", "")),
+    **dict.fromkeys(("bool_type", "bool_parsing"), ("server.shape_switch", "")),
+    **dict.fromkeys(("list_type", "tuple_type"), ("server.shape_list", "")),
+    "string_type": ("server.shape_text", ""),
+    "dict_type": ("server.shape_table", ""),
 }
 NAMES = {TENANT, ANY_TENANT, PROJECT}
 
@@ -89,6 +97,11 @@ def bad_shape(errors: Sequence[Any], body: object = None) -> BadInput:
     hint = None
     if field in OPTIONS and not where.startswith("["):  # queues are set by a file
         hint = say("server.hint_option", option=OPTIONS[field])
+    if where.startswith("["):
+        known = [name for name in QueueRequest.model_fields if name != "queue"]
+        near = similar(field, known) if first["type"] == "extra_forbidden" else []
+        hint = say("server.hint_queue", names=", ".join(known))
+        hint = say("server.hint_queue_slip", near=near[0]) if near else hint
     if first["type"] == "string_pattern_mismatch" and first["ctx"]["pattern"] == WORD:
         return BadInput(say("server.bad_characters", where=where, others=WORD_MARKS))
     return BadInput(say("server.bad_shape", where=where, why=_why(first, field)), hint=hint)
@@ -118,6 +131,8 @@ def _why(error: Any, field: str) -> Sentence | str:  # noqa: ANN401
     ctx = error.get("ctx", {})
     if error["type"] == "string_pattern_mismatch" and ctx["pattern"] in NAMES:
         return say("server.shape_name")
+    if error["type"] == "literal_error":
+        return say("server.shape_choice", choices=either(re.findall("'([^']*)'", ctx["expected"])))
     code, limit = SHAPES.get(error["type"], ("", ""))
     if not code:
         return str(error["msg"][:500])
@@ -128,7 +143,7 @@ def _figure(field: str, limit: float) -> object:
     """A limit in the unit that its field's name ends with."""
     if field.endswith("_s"):
         return Seconds(limit)
-    return Usd(int(limit)) if "microusd" in field else Number(limit)
+    return Usd(int(limit)) if "microusd" in field else figures(limit)
 
 
 class Prediction(Request):

@@ -16,7 +16,7 @@ from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.jobs import Key
 from brimful.server.api.requests import MAX_GPUS, Limit, Request, Tenant, Word
-from brimful.server.auth import Principal, forbidden
+from brimful.server.auth import Principal, forbidden, other_team
 from brimful.server.service.reader import Reader
 from brimful.server.service.reserving import Reserving
 from brimful.server.service.submissions import Submissions
@@ -73,7 +73,7 @@ class ReserveVerbs:
         tenant, made = asked.tenant or who.home, ""
         with self._gate.audited(who, "reservation.buy", lambda: f"{tenant} {made}"):
             if not who.may("submitter", tenant):
-                raise forbidden(who, "submitter")
+                raise forbidden(who, "submitter") if who.sees(tenant) else other_team(who, tenant)
             found = self._reserving.buy(
                 self._reserving.pool(gpu=asked.gpu, site=asked.site, tier=asked.tier),
                 gpus=asked.gpus,

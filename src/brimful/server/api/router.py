@@ -51,7 +51,7 @@ def make_router(service: Service, access: Access, fitter: Fitter, *, open_fit: b
         found = {"version": __version__, "healthy": not trouble, "reason": why[0], "reason_code": why[1]}
         return ok(found, 503 if trouble else 200)
 
-    add_check_route(router, reader, fitter, service.forecaster, gate)
+    add_check_route(router, reader, submissions, fitter, service.forecaster, gate=gate)
     add_job_routes(router, reader, submissions, gate, code)
     if code is not None:
         add_code_routes(router, code, gate)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from brimful.adapters.code import CodeStore
 from brimful.errors import Refused
+from brimful.fleet.arrays import Tasks
 from brimful.fleet.job import Job
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import JobState
@@ -56,6 +57,10 @@ class Verbs:
             )
         now_s = self._reader.now_s()
         return self.submit(who, Submission.model_validate({**submission_of(job, now_s=now_s), **changes}))
+
+    def check(self, job: Job, tasks: Tasks | None) -> None:
+        """Raise what a submit would be refused for."""
+        self._submissions.check(job, tasks)
 
     def submit(self, who: Principal, submission: Submission) -> JobState:
         """For a page; of an array, the first task."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brimful.client.answers import SpendDaysAnswer
 from brimful.language import words
 from brimful.server.service.reader import Reader
 from brimful.server.views.forecast import WEEK_H, past_of
@@ -14,6 +15,8 @@ from brimful.units import HOUR_S
 BACK_S = 6 * 3600
 POOLS_SHOWN = 12
 STEPS_SHOWN = 8
+SPENDERS_SHOWN = 5
+DAYS_LEAST = 7  # of a chart of days
 WIDTH, HEIGHT = 1000, 100  # of a chart, independent of its size on the page
 
 
@@ -163,6 +166,7 @@ def use_shapes(reader: Reader) -> list[dict[str, Any]]:
 def _use(code: str, hours: Sequence[tuple[int, int]], gpus: int) -> dict[str, Any]:
     width = round(WIDTH / len(hours), 2)
     return {
+        "span": code,
         "title": words(f"console.use_{code}"),
         "mean": sum(held for _, held in hours) / len(hours) / gpus,
         "hours": len(hours),
@@ -176,6 +180,71 @@ def _use(code: str, hours: Sequence[tuple[int, int]], gpus: int) -> dict[str, An
                 "held": held,
             }
             for i, (at_s, held) in enumerate(hours)
+        ],
+    }
+
+
+def spend_shape(found: SpendDaysAnswer) -> dict[str, Any] | None:
+    """Bars of days, each a stack of the largest spenders and the others; from the first day with a bill."""
+    first = next((i for i, day in enumerate(found["days"]) if day["microusd"]), None)
+    if first is None:
+        return None
+    days = found["days"][min(first, len(found["days"]) - DAYS_LEAST) :]
+    top = max(day["microusd"] for day in days) or 1
+    named, width = list(found["total"])[:SPENDERS_SHOWN], WIDTH / len(days)
+    parts = []
+    for i, day in enumerate(days):
+        spent = [(f"hue-{n}", name, day["of"].get(name, 0)) for n, name in enumerate(named)]
+        spent.append(("others", words("console.all_others"), day["microusd"] - sum(n for *_, n in spent)))
+        y = float(HEIGHT)
+        for kind, name, microusd in spent:
+            if microusd > 0:
+                height = HEIGHT * microusd / top
+                y -= height
+                where = {"x": round(i * width, 2), "y": round(y, 2), "height": round(height, 2)}
+                parts.append({**where, "kind": kind, "name": name, "day": day["day"], "microusd": microusd})
+    return {
+        "parts": parts,
+        "width": round(0.86 * width, 2),
+        "top_microusd": top,
+        "since": days[0]["day"],
+        "until": days[-1]["day"],
+        "named": [(name, found["total"][name]) for name in named],
+        "has_others": len(found["total"]) > len(named),
+    }
+
+
+def size_shape(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The mean delay under each policy as a curve over fleet sizes, smallest first; none before two sizes."""
+    # The fleet as it was may have been rehearsed alone, over other days.
+    asked = {(table["since_s"], table["until_s"]) for table in tables if table["nodes"]}
+    tables = [table for table in tables if (table["since_s"], table["until_s"]) in asked]
+    sizes = [table["nodes"] for table in tables]
+    curves: dict[str, list[tuple[int, int]]] = {}
+    for table in tables:
+        for each in table["candidates"]:
+            if each["mean_delay_s"] is not None:
+                curves.setdefault(each["policy"], []).append((table["nodes"], each["mean_delay_s"]))
+    curves = {policy: points for policy, points in curves.items() if len(points) > 1}
+    if not curves:
+        return None
+    top = max(delay_s for points in curves.values() for _, delay_s in points) or 1
+    span = sizes[-1] - sizes[0]
+
+    def placed(points: Sequence[tuple[int, int]]) -> str:
+        return _line(
+            [
+                (round(WIDTH * (n - sizes[0]) / span, 1), round(HEIGHT - 0.96 * HEIGHT * delay_s / top, 1))
+                for n, delay_s in points
+            ]
+        )
+
+    return {
+        "top_s": top,
+        "ends": (sizes[0], sizes[-1]),
+        "curves": [
+            {"policy": policy, "hue": i % 6, "line": placed(points)}
+            for i, (policy, points) in enumerate(curves.items())
         ],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -14,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.queues import Quota
-from brimful.language import Quoted, say, told
+from brimful.language import Quoted, Usd, say, told, words
 from brimful.server.api.cursors import page_after, read_cursor
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import Gate
@@ -26,6 +27,7 @@ from brimful.server.console.own_tokens import MOST_DAYS
 from brimful.server.console.page_data import shortened
 from brimful.server.console.pages import Pages, add_page, problem_of, signed_form
 from brimful.server.service.reader import Reader
+from brimful.server.views.cloud import cloud_view
 from brimful.server.views.events import events_for
 from brimful.server.views.fleet import queues_view
 from brimful.units import integer_from_text
@@ -36,6 +38,7 @@ from brimful.units import integer_from_text
 GIVES = ("role", "token")
 DEEDS_SHOWN = 40
 EVENTS_SHOWN = 40
+MACHINES_SHOWN = 40
 BODY_CHARS = 130
 
 
@@ -51,10 +54,11 @@ class Operate:
         events = events_for(self._reader, who, after=-EVENTS_SHOWN, limit=EVENTS_SHOWN)["events"]
         return {
             "policy": self._reader.policy,
+            "cloud": _cloud(self._reader) if who.may("operator") else None,
             "queues": queues_view(self._reader, who),
             "tokens": [each for each in self._access.tokens(who) if each.revoked_s is None],
             "users": self._access.users(who),
-            "deeds": deeds,
+            "deeds": [{**each, **_deed_said(each)} for each in deeds],
             "next": "/operate?" + urlencode({"cursor": more}) if more else "",
             "first": "/operate" if before is not None else "",
             "events": [{**each, "text": _text(each["body"])} for each in reversed(events)],
@@ -121,6 +125,42 @@ def _quota(form: Mapping[str, str], old: Quota | None) -> Quota:
     given |= {"tenants": form.get("tenants", "").replace(",", " ").split(), "lend": "lend" in form}
     given |= {"type_gpus": {} if old is None else dict(old.type_gpus)}
     return checked(lambda: QueueRequest.model_validate(given)).as_quota()
+
+
+def _deed_said(deed: Mapping[str, Any]) -> dict[str, str]:
+    """A line of the audit log in words; a verb of another version stays a code."""
+    code, outcome = f"console.deed_{deed['verb'].replace('.', '_')}", deed["outcome"]
+    said = words(code)
+    known = outcome in ("ok", "forbidden")
+    return {
+        "said": deed["verb"] if said == code else said,
+        "target": _target_said(deed["verb"], deed["target"]),
+        "outcome_said": words(f"console.outcome_{outcome}")
+        if known
+        else words("console.outcome_refused", why=outcome),
+    }
+
+
+def _cloud(reader: Reader) -> dict[str, Any]:
+    """What was bought, and what may be, by the hour and month: each with its share of the cap."""
+    found = cloud_view(reader)
+    sums = (
+        ("console.cloud_hour", found["hourly_microusd"], found["hourly_cap_microusd"]),
+        ("console.cloud_month", found["month_microusd"], found["monthly_cap_microusd"]),
+    )
+    shares = [(code, spent, cap, min(1.0, spent / cap) if cap else 1.0) for code, spent, cap in sums]
+    machines = found["machines"][:MACHINES_SHOWN]
+    return {**found, "shares": shares, "machines": machines, "more": len(found["machines"]) - len(machines)}
+
+
+def _target_said(verb: str, target: str) -> str:
+    """Sums as money, a missing one as "no limit"; everything else as it was recorded."""
+    what, _, last = target.rpartition(" ")
+    if verb not in ("budget.set", "budget.credit", "job.bid") or not what:
+        return target
+    if last == "None":
+        return f"{what}: {words('console.no_limit')}"
+    return f"{what}: {told(Usd(int(last)))}" if re.fullmatch(r"-?[0-9]{1,18}", last) else target
 
 
 def _text(body: Mapping[str, Any]) -> str:

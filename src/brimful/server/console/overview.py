@@ -15,13 +15,20 @@ from starlette.concurrency import run_in_threadpool
 from brimful.audit.said import leaf_words
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import Quoted, say, words
+from brimful.market.invoice import SPLITS
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import Gate
 from brimful.server.api.market import By
 from brimful.server.api.requests import BudgetRequest, CreditRequest, Hold, RehearsalRequest, bad_shape
 from brimful.server.api.verbs import Verbs
 from brimful.server.auth import TENANT, Access, Principal, forbidden
-from brimful.server.console.market_charts import band_shape, market_cards, quote_shape
+from brimful.server.console.market_charts import (
+    band_shape,
+    market_cards,
+    quote_shape,
+    size_shape,
+    spend_shape,
+)
 from brimful.server.console.page_data import account_rows, bill_rows, budget_tree, node_card, teams_of
 from brimful.server.console.pages import Pages, Show, add_page, problem_of, signed_form
 from brimful.server.rehearsing.rehearser import Rehearser
@@ -29,7 +36,7 @@ from brimful.server.service.hindsight import Hindsight
 from brimful.server.service.reader import Reader
 from brimful.server.views.fleet import fleet_view, queues_view
 from brimful.server.views.forecast import Ahead
-from brimful.server.views.money import Bills, budgets_view, prices_view, spend_now
+from brimful.server.views.money import Bills, budgets_view, prices_view, spend_days_view, spend_now
 from brimful.server.views.policy import policy_view
 from brimful.server.views.reservations import reservations_view
 from brimful.units import integer_from_text, microusd_from_usd
@@ -39,6 +46,7 @@ NODES_SHOWN = 24
 TRANSFERS_SHOWN = 20
 RESERVATIONS_SHOWN = 20
 AHEAD_H = 48
+SPEND_DAYS = 28
 DAYS = (1, 7, 30, 90)
 
 
@@ -114,6 +122,9 @@ class Overview:
             "budgets": budget_tree(budgets_view(self._reader, who)),
             "queues": queues_view(self._reader, who),
             "by": by,
+            "days": spend_shape(
+                spend_days_view(self._reader, who, by=by if by in SPLITS else "team", days=SPEND_DAYS)
+            ),
             "tabs": [(name, words(f"console.by_{name}"), f"/teams?by={name}") for name in get_args(By)],
             "bills": bill_rows(bills or found["bills"]),
             "total_microusd": found["total_microusd"],
@@ -154,7 +165,12 @@ class Overview:
         tables: list[Mapping[str, Any]] = [*view["what_if"]]
         tables += [] if view["rehearsed"] is None else [{"nodes": 0, **view["rehearsed"]}]
         tables.sort(key=lambda each: each["nodes"])
-        return {**view, "policies": self._rehearser.candidates(), "tables": tables}
+        return {
+            **view,
+            "policies": self._rehearser.candidates(),
+            "tables": tables,
+            "sizes": size_shape(tables),
+        }
 
     def rehearse(self, _verbs: Verbs, who: Principal, form: dict[str, str]) -> None:
         """Start what the What if form asks for."""

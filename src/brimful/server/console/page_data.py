@@ -44,8 +44,8 @@ NEVER = (  # reasons that waiting does not end
 )
 
 
-def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
-    """Everything the live part of the page needs, read at one moment."""
+def live_page(reader: Reader, who: Principal, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything the live part of the page needs, read at one moment. `kept`: the audit, by span."""
     with reader.locked():
         now_s = reader.now_s()
         state, spend, budgets = reader.fleet, spend_sums(reader, who), budgets_view(reader, who)
@@ -69,6 +69,7 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
             "more_jobs": active.next_serial is not None or over.next_serial is not None,
             "attention": attention_view(reader, who, sites=fleet["sites"], budgets=budgets),
             "use": use_shapes(reader),
+            "kept": kept or {},
             "prices": price_rows(reader),
             "spend": spend,
             "budgets": budget_rows(budgets)[:TENANTS_SHOWN],
@@ -254,8 +255,13 @@ def bill_rows(bills: Sequence[BillAnswer]) -> list[dict[str, Any]]:
 
 def account_rows(balances: Mapping[str, int]) -> dict[str, Any]:
     """The most active accounts. Holds share one line; a closed hold is an empty account."""
-    holds = [n for name, n in balances.items() if n and name.startswith("hold:")]
-    others = [(name, n) for name, n in balances.items() if not name.startswith("hold:")]
+    holds: list[int] = []
+    others: list[tuple[str, int]] = []
+    for name, n in balances.items():  # as many as there have been jobs
+        if not name.startswith("hold:"):
+            others.append((name, n))
+        elif n:
+            holds.append(n)
     largest = sorted(others, key=lambda each: (-abs(each[1]), each[0]))[:ACCOUNTS_SHOWN]
     return {
         "accounts": dict(sorted(largest)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import secrets
@@ -28,9 +29,10 @@ from brimful.server.api.errors import status_of
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.seen import job_for
 from brimful.server.api.verbs import Verbs
-from brimful.server.auth import SESSION_S, Access, Principal, forbidden, form_key
+from brimful.server.auth import EVERYBODY, SESSION_S, Access, Principal, forbidden, form_key
+from brimful.server.console.kept_shares import KeptShares
 from brimful.server.console.page_data import actions_of, job_page, live_page
-from brimful.server.console.templating import LANGUAGE_NAMES, templates_here
+from brimful.server.console.templating import LANGUAGE_NAMES, templates_here, warm_up
 from brimful.server.console.why_failed import WhyFailed
 from brimful.server.fitting.fitter import Fitter
 from brimful.server.rehearsing.forecaster import Forecaster
@@ -45,6 +47,7 @@ MEDIA_TYPES = {
 LANGUAGE_COOKIE = "brimful_language"
 YEAR_S = 366 * 86400
 HTML = "text/html; charset=utf-8"
+ANYTHING = Principal(token="", name="", roles={EVERYBODY: "operator"})  # may see every page
 MOST_FIELDS = 250
 MOST_KEPT = 100  # live parts: one per set of teams and language
 
@@ -60,14 +63,28 @@ class Pages:
         self._rendering, self._live = threading.Lock(), dict[tuple[object, ...], tuple[object, bytes]]()
         # A page left open during an upgrade sees a new build and reloads.
         self._build = _digest(b"".join(self.assets.values()))
+        self.parts: list[tuple[str, Show]] = []  # made once before anybody asks
+
+    def warm_up(self) -> None:
+        """Make every live part once, so that nobody's first page is slow.
+
+        That compiles templates and statements, reads catalogs and groups the jobs that views count.
+        """
+        warm_up()
+        for body, show in self.parts:
+            with contextlib.suppress(BrimfulError):  # the database does not answer: whoever asks is told
+                shown = {"page_from": "/", "here": "/", **show(ANYTHING, {})}
+                self._render(body, who=ANYTHING, form_key="", **shown)
 
     async def in_turn(self, part: Callable[[], bytes]) -> bytes:
         """Live parts share two threads: however many tabs poll, the others serve users who do something."""
         return await to_thread.run_sync(part, limiter=self._turns)
 
-    def live(self, reader: Reader, who: Principal) -> bytes:
+    def live(self, reader: Reader, who: Principal, kept: KeptShares | None = None) -> bytes:
         """The live part of the first page."""
-        return self.packed("live.html", who, "", lambda: live_page(reader, who))
+        return self.packed(
+            "live.html", who, "", lambda: live_page(reader, who, None if kept is None else kept.of(who))
+        )
 
     def packed(self, body: str, who: Principal, asked: str, make: Callable[[], dict[str, Any]]) -> bytes:
         """The live part of a page: rendered once for everyone who sees the same data and asks for the same.
@@ -125,10 +142,12 @@ def make_console(
     fitter: Fitter,
     *,
     forecaster: Forecaster,
+    kept: KeptShares,
     secure: bool = False,
 ) -> APIRouter:
     router = APIRouter()
     add_way_in(router, access, pages, secure=secure)
+    pages.parts.append(("live.html", lambda who, _asked: live_page(reader, who)))
 
     explain = WhyFailed(reader, fitter)
 
@@ -149,13 +168,13 @@ def make_console(
         who = await principal_of(access, request)
         if who is None:
             return pages.sign_in(request)
-        found = await run_in_threadpool(live_page, reader, who)
+        found = await run_in_threadpool(lambda: live_page(reader, who, kept.of(who)))
         return pages.answer(request, "page.html", who=who, body="live.html", **found)
 
     @router.get("/console/live")
     async def live_part(request: Request) -> Response:
         who = await known(request)
-        return pages.packed_answer(request, await pages.in_turn(partial(pages.live, reader, who)))
+        return pages.packed_answer(request, await pages.in_turn(partial(pages.live, reader, who, kept)))
 
     @router.get("/jobs/{name}")
     async def job(request: Request, name: str) -> Response:
@@ -216,6 +235,8 @@ def add_page(
     role: str = "viewer",
 ) -> None:
     """A page whose live part is the template `body`; `?live=1` returns that part alone."""
+    if path != "/audit":  # would start to read the whole log
+        pages.parts.append((body, show))
 
     @router.get(path)
     async def page(request: Request) -> Response:

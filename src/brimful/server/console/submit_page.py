@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from brimful.client.checks import CheckAnswer
 from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.job import PRIORITIES
 from brimful.language import Quoted, say, told
@@ -61,7 +62,7 @@ class Submit:
             job = self._body(who, form, edited=edited)
             if edited == "file" or job.get("command"):
                 asked = CheckRequest(text=text if edited == "file" else "", job=job, config=config)
-                check = check_view(self._reader, who, self._fitter, self._forecaster, asked)
+                check = self._check(who, asked, self._forecaster)
         except BrimfulError as error:
             problem = problem_of(error)
         if check is not None and check["kind"] == "config":
@@ -110,6 +111,9 @@ class Submit:
             body["deadline_s"] = moment(form["deadline"], form.get("zone_min", ""))
         return body
 
+    def _check(self, who: Principal, asked: CheckRequest, forecaster: Forecaster | None) -> CheckAnswer:
+        return check_view(self._reader, who, self._fitter, forecaster, asked, check=self._verbs.check)
+
     def submit(self, session: Principal, form: Mapping[str, str]) -> str:
         """The new job, submitted by a session over TLS, or with the token entered again (decision 55)."""
         who = session if self.secure else self._access.same_user(session, form.get("token", ""))
@@ -119,7 +123,7 @@ class Submit:
             job=self._body(who, form, edited=edited),
             config=form.get("config", ""),
         )
-        found = check_view(self._reader, who, self._fitter, None, asked)
+        found = self._check(who, asked, None)
         if found["problems"]:
             raise BadInput(say("server.not_submitted", why=found["problems"][0]["problem"]))
         return self._verbs.submit(who, checked(lambda: Submission.model_validate(found["job"]))).job.job

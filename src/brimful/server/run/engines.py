@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.adapters.capabilities import WatchesJobs
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.devices import DeviceGroup, catalog_name, group_devices
+from brimful.adapters.engines.job_users.users import JobUsers, find_users
 from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.engines.users import JobUsers, find_users
-from brimful.adapters.files import identity
+from brimful.adapters.engines.processes import runs_alive
+from brimful.adapters.files import has_identity, identity
 from brimful.adapters.observed import Observer
 from brimful.adapters.sites import (
     Site,
@@ -26,9 +27,10 @@ from brimful.adapters.sites import (
     options_of,
 )
 from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.engines_known import add_engines, engines_known
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
-from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.errors import BadInput, BrimfulError, NotFound, WorldFailed
 from brimful.fleet.state import JobState, Node
 from brimful.language import Quoted, say
 from brimful.meter.nvml import read_gpus
@@ -39,6 +41,7 @@ from brimful.server.run import gpus
 
 DECLARED_SLOTS = 2  # default without a GPU
 MOST_GPUS = 1024
+MOST_NAMES = 5  # of runs in a message
 
 
 def identity_of(settings: Settings) -> str:
@@ -216,8 +219,38 @@ def jobs_in(store: SqlStore) -> Jobs:
     return Jobs(fold.fleet, find)
 
 
+def roots_in(folder: Path) -> list[Path]:
+    """Where engines have run anything."""
+    return [each for each in (folder / "leases", *sorted((folder / "sites").glob("*"))) if each.is_dir()]
+
+
 def engines_in(folder: Path) -> list[LocalEngine]:
     """Engines that have run anything here, to inspect what they left; without nodes, they start nothing."""
-    found = [LocalEngine(folder / "leases", [])] if (folder / "leases").is_dir() else []
-    sites = sorted(path for path in (folder / "sites").glob("*") if path.is_dir())
-    return found + [LocalEngine(path, [], site=path.name) for path in sites]
+    return [
+        LocalEngine(root, [], site="local" if root == folder / "leases" else root.name)
+        for root in roots_in(folder)
+    ]
+
+
+def ids_in(folder: Path) -> set[str]:
+    return {identity(root) for root in roots_in(folder) if has_identity(root)}
+
+
+def bind_runs(store: SqlStore, folder: Path) -> None:
+    """Refuse to start while runs of this log are alive that this folder knows nothing of.
+
+    They are unknown after a restore into a new folder, and their jobs would start a second time beside them.
+    """
+    here = ids_in(folder)
+    with store.writing() as connection:
+        add_engines(connection, here)
+        elsewhere = engines_known(connection) - here
+    if alive := runs_alive(elsewhere):
+        raise WorldFailed(say("server.runs_alive", **alive_said(alive)), code="runs_alive")
+
+
+def alive_said(alive: Mapping[str, Sequence[int]]) -> dict[str, object]:
+    """The runs, and their processes as `kill` takes them."""
+    names = [*sorted(alive)[:MOST_NAMES], *(["…"] if len(alive) > MOST_NAMES else [])]
+    pids = sorted({pid for those in alive.values() for pid in those})
+    return {"leases": ", ".join(names), "pids": " ".join(map(str, pids))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import hashlib
 import json
@@ -15,19 +14,17 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from brimful import __version__
 from brimful.adapters.clock import SteadyClock
-from brimful.adapters.files import read_json, write_json
+from brimful.adapters.files import write_json
 from brimful.adapters.identity.oidc import Oidc
 from brimful.adapters.identity.settings import read_oidc
 from brimful.adapters.identity.store import AccessStore
@@ -36,19 +33,19 @@ from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings, default_folder
-from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.errors import BadInput, Said, WorldFailed
 from brimful.fleet.state import Fleet, Node
 from brimful.language import Plain, Sentence, Usd, count, os_words, say, told, words
-from brimful.market.pools import Market, decided_by_bids, market_of
+from brimful.market.pools import Market, decided_by_bids, market_of, read_reserve_terms
 from brimful.market.spot import Terms
 from brimful.server import retention
-from brimful.server.app import make_app
+from brimful.server.app import Middleware, make_app
 from brimful.server.auth import Access
-from brimful.server.console.templating import warm_up
 from brimful.server.rehearsing.rehearser import RehearsalTerms
 from brimful.server.run.backups import LOOK_S, Backups
 from brimful.server.run.connections import PatientProtocol
 from brimful.server.run.engines import (
+    bind_runs,
     buying_of,
     code_of,
     engines_of,
@@ -57,6 +54,7 @@ from brimful.server.run.engines import (
     observers_of,
     vendors_of,
 )
+from brimful.server.run.folder_locks import locked_folders
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.queues_file import queues_of
 from brimful.server.run.server_log import set_up_logging
@@ -66,8 +64,6 @@ from brimful.server.service.service import Service
 
 log = logging.getLogger("brimful")
 
-LOCK_TRIES = 20
-OBSERVE_S = 5.0  # between two looks at a site that is only watched
 END_OF_CERTIFICATE = "-----END CERTIFICATE-----"
 
 
@@ -75,10 +71,11 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs keep running without the server, and the next one finds them."""
     set_up_logging(settings.log_format)
     certificate, policy, oidc = _certificate(settings), settings.chosen_policy, _oidc(settings)
-    with _locked_folder(settings), _listening_socket(settings) as listener:
+    with locked_folders(settings), _listening_socket(settings) as listener:
         store = SqlStore(settings.database_url)
         store.claim(identity_of(settings), folder=settings.engines_folder)
         service = _service(settings, store)
+        bind_runs(store, settings.engines_folder)
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
         app = make_app(
@@ -89,8 +86,6 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             oidc=oidc,
             open_fit=settings.open_fit,
         )
-        for observer in observers_of(settings):
-            service.beside("observe", observer.look, every_s=OBSERVE_S)
         _keep(settings, service, store)
         _back_up(settings, service)
         service.start()
@@ -110,7 +105,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-        threading.Thread(target=_preload, name="warm up", daemon=True).start()
+        threading.Thread(target=_preload, args=(app,), name="warm up", daemon=True).start()
         try:
             server.run(sockets=[listener])
         finally:
@@ -145,6 +140,7 @@ def _service(settings: Settings, store: SqlStore) -> Service:
         # A site that does not answer would delay the start, so ask only if it matters.
         market=_market(settings, nodes_of(engines) if settings.market else []),
         providers=[vendor.provider for vendor in vendors],
+        observers=observers_of(settings),
         buying=buying_of(settings),
         code=code_of(settings),
         notify=(NotifyStore(store), _outbound(settings)),
@@ -158,12 +154,12 @@ def _service(settings: Settings, store: SqlStore) -> Service:
     )
 
 
-def _preload() -> None:
-    """Compile pages before anyone asks for one.
+def _preload(app: Middleware) -> None:
+    """Make every page before anyone asks for one.
 
     Freeze existing objects: scanning all of them again and again would pause every thread.
     """
-    warm_up()
+    app.warm_up()
     gc.collect()
     gc.freeze()
 
@@ -228,7 +224,7 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
         max_wait_s=settings.market_wait_s,
         drain_s=min(600, settings.market_wait_s // 2),
     )
-    return market_of(settings.market, nodes, terms)
+    return market_of(settings.market, nodes, terms, read_reserve_terms(settings.reserve))
 
 
 def banner(
@@ -334,48 +330,6 @@ def _brimful() -> str:
     with contextlib.suppress(ValueError):
         return str((here / "brimful").relative_to(Path.cwd()))
     return str(here / "brimful")
-
-
-@contextlib.contextmanager
-def _locked_folder(settings: Settings) -> Iterator[None]:
-    """Hold the data folder: two servers on one folder would both act."""
-    try:
-        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if settings.folder.stat().st_uid == os.geteuid():
-            settings.folder.chmod(0o700)  # tokens, logs and commands of jobs are private
-        lock = settings.lock_file.open("w")
-    except OSError as error:
-        raise WorldFailed(
-            say("server.cannot_use_folder", folder=settings.folder, error=os_words(error)),
-            code="folder_unusable",
-        ) from error
-    with lock:
-        if not _locked(lock):
-            raise WorldFailed(
-                say("server.folder_in_use", whereabouts=_whereabouts(settings), folder=settings.folder),
-                code="already_running",
-            )
-        yield
-
-
-def _locked(lock: IO[str]) -> bool:
-    """Take the lock. A command that checks for a server holds it for a moment, so try again."""
-    for _ in range(LOCK_TRIES):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05)
-        else:
-            return True
-    return False
-
-
-def _whereabouts(settings: Settings) -> Sentence:
-    try:
-        other = read_json(settings.server_file) or {}
-        return say("server.other_at", pid=Plain(other["pid"]), url=other["url"])
-    except (BrimfulError, OSError, KeyError):
-        return say("server.other_unknown")
 
 
 @contextlib.contextmanager

@@ -10,17 +10,19 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from brimful.adapters.engines.worker import SiteWorker, Worker, begin_all, close_all, worker_for
+from brimful.adapters.observed import Observer, WatchWorker
 from brimful.adapters.providers.worker import ProviderWorker
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.snapshot_apart import Apart
 from brimful.adapters.stores.sql import LostLead
 from brimful.errors import BrimfulError, Said
+from brimful.fleet.events import SiteLost
 from brimful.fleet.state import Fleet, Node
 from brimful.language import say
 from brimful.scheduler.auction import Auctions
@@ -57,6 +59,7 @@ class Driver:
         tick_s: float,
         folders: Sequence[Path] = (),
         providers: Sequence[Provider] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         """`log`: as the leader writes it and readers follow it. `folders`: whose disks must have room."""
         self._reader, self._leadership, self._health = reader, leadership, health
@@ -71,6 +74,7 @@ class Driver:
         )
         self._workers: list[SiteWorker] = []
         self._agents: list[ProviderWorker] = []
+        self._observers, self._watchers = observers, list[WatchWorker]()
         self._tick_s = tick_s
         self._ticking = threading.Lock()
         self._fleet = Fleet(keep=snapshot.KEEP)  # under `_ticking`
@@ -100,12 +104,23 @@ class Driver:
         with self._ticking:
             if not self.leads:
                 self._reader.refresh()
-                self._health.problems = {}
+                self._health.problems, self._health.unwatched = {}, {}
                 return Tick(plan=Plan())
             self._token = None if self._leadership is None else self._leadership.token
             done = tick(self._fleet, self._ports, self._reader.configured_rules, now_s=self._reader.now_s())
             self._health.problems, self._health.waiting = done.problems, dict(self._ports.waiting)
+            self._health.unwatched = dict(self._watch())
             return done
+
+    def _watch(self) -> Iterator[tuple[str, SiteLost]]:
+        """Watched sites that do not answer: no event says so, because they are not in the fleet."""
+        for each in self._watchers:
+            try:
+                each.check()
+            except BrimfulError as error:
+                before, now_s = self._health.unwatched.get(each.site), self._reader.now_s()
+                at_s = now_s if before is None else before.at_s
+                yield each.site, SiteLost(at_s=at_s, site=each.site, reason=error.said)
 
     def start(self) -> None:
         sys.setswitchinterval(SWITCH_S)
@@ -133,7 +148,10 @@ class Driver:
             ProviderWorker(each, tell=self._wake.set, permit=self._permit)
             for each in self._ports.providers.values()
         ]
-        begin_all(self._all_workers())
+        begin_all([*self._workers, *self._agents])
+        self._watchers = [WatchWorker(each) for each in self._observers]
+        for each in self._watchers:
+            each.begin()
         self._ports = replace(
             self._ports,
             engines={worker.site: worker for worker in self._workers},
@@ -141,7 +159,7 @@ class Driver:
         )
 
     def _all_workers(self) -> list[Worker]:
-        return [*self._workers, *self._agents]
+        return [*self._workers, *self._agents, *self._watchers]
 
     def looked(self) -> tuple[list[Node], dict[str, Said]]:
         """What each site has, as of its first look; by site, why it cannot say."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from brimful.errors import Said
+from brimful.fleet.events import SiteLost
 from brimful.language import Seconds, Size, say
 
 LEAST_TICK_S = 1.0  # a loop that ticks more often gets as much time as one that ticks every second
@@ -16,6 +17,7 @@ LEAST_FREE_BYTES = 1 << 20  # with less, the next write may fail
 class Health:
     def __init__(self, *, tick_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.problems: Mapping[str, Said] = {}  # by site: why the last tick could not reach it
+        self.unwatched: Mapping[str, SiteLost] = {}  # sites that are only watched and do not answer
         self.waiting: Mapping[str, Said] = {}  # by lease: why its engine has not started it yet
         self.error: Said | None = None  # why the last tick failed, if it did
         self.store_gone: Said | None = None  # why the database cannot be used: nothing is written to it

@@ -9,12 +9,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from brimful.adapters.capabilities import KeepsEnvironments
-from brimful.errors import BadInput, BrimfulError, Refused
-from brimful.fleet.arrays import Tasks
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused
+from brimful.fleet.arrays import TASKS_ENV, Tasks
 from brimful.fleet.events import ArraySubmitted, DeadlineAnswered, Event, JobSubmitted
-from brimful.fleet.job import PRIORITIES, Job, at_size
+from brimful.fleet.job import PRIORITIES, SHELL_ENV, Job, at_size
 from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Seconds, Usd, say
+from brimful.language.near import similar
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.promise import Slot, answer, slot_of
 from brimful.server.service.reader import Reader
@@ -34,6 +35,10 @@ class Pending:
     def first(self) -> str:
         """The job, or the first task of the array."""
         return self.name if self.tasks is None else f"{self.name}_{self.tasks.indices[0]}"
+
+    @property
+    def count(self) -> int:
+        return 1 if self.tasks is None else len(self.tasks.indices)
 
     def env(self) -> tuple[tuple[str, str], ...]:
         """One environment for all tasks of an array."""
@@ -70,6 +75,13 @@ class Intake:
         with self._numbering:
             self._take_batch(batch)
 
+    def refusal(self, asked: Pending) -> BrimfulError | None:
+        """Why it would not be accepted now, by itself."""
+        with self._reader.locked():
+            fleet, now_s = self._reader.fleet, self._reader.now_s()
+            money = Money(fleet, now_s=now_s) if fleet.purses else None
+            return _refusal(self._reader, asked, _Queued(fleet, self._max_queued), money, now_s=now_s)
+
     def _take_batch(self, batch: Sequence[Pending]) -> None:
         try:
             self._take_together(batch)
@@ -102,16 +114,14 @@ class Intake:
                 if known is not None:
                     each.name = known.array or known.job
                     continue
-                count = 1 if each.tasks is None else len(each.tasks.indices)
-                each.error = not_in_queue(job, fleet) or deadline_passed(job.deadline_s, now_s=now_s)
-                each.error = each.error or queued.refusal(job, count)
-                each.error = each.error or _cannot_hold(job, money, count)
+                count = each.count
+                each.error = _refusal(self._reader, each, queued, money, now_s=now_s)
                 if each.error is not None:
                     each.is_new = False
                     continue
                 each.name = f"job-{number}"
                 number += count
-                env = tuple((name, "") for name, _ in each.env()) if self._keepers else each.env()
+                env = _without_secrets(each.env()) if self._keepers else each.env()
                 taken = replace(job, job=each.name, env=env)
                 made += [_submitted(taken, each.tasks, at_s=now_s), *promising.answers(taken, each.tasks)]
                 if job.key:
@@ -122,7 +132,7 @@ class Intake:
             try:
                 for engine in self._keepers:
                     for each in batch:
-                        if each.is_new and each.env():
+                        if each.is_new and _without_secrets(each.env()) != each.env():
                             engine.keep_env(each.name, dict(each.env()))
                         elif each.is_new:
                             engine.forget_env(each.name)  # of a failed submission under this number
@@ -130,6 +140,11 @@ class Intake:
                 raise _NotKept(error) from error
 
         self._write(events, first=keep)
+
+
+def _without_secrets(env: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """As the log has it: a value that only the engines keep is empty there."""
+    return tuple((name, value if name in (*SHELL_ENV, *TASKS_ENV) else "") for name, value in env)
 
 
 def _submitted(job: Job, tasks: Tasks | None, *, at_s: int) -> Event:
@@ -216,6 +231,33 @@ def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | 
     )
 
 
+def _refusal(
+    reader: Reader, asked: Pending, queued: _Queued, money: Money | None, *, now_s: int
+) -> BrimfulError | None:
+    """Why it is not accepted; otherwise it counts in `queued` and `money`."""
+    job = asked.job
+    return (
+        unknown_site(job.sites, reader)
+        or not_in_queue(job, reader.fleet)
+        or deadline_passed(job.deadline_s, now_s=now_s)
+        or queued.refusal(job, asked.count)
+        or _cannot_hold(job, money, asked.count)
+    )
+
+
+def unknown_site(wanted: Sequence[str], reader: Reader) -> NotFound | None:
+    """A site that is not configured would be waited for for ever; one that does not answer is only late."""
+    if not wanted:
+        return None
+    known = reader.sites()
+    name = next((each for each in wanted if each not in known), None)
+    if name is None:
+        return None
+    near, sites = similar(name, known), ", ".join(sorted(known))
+    hint = say("server.hint_site", near=near[0], sites=sites) if near else None
+    return NotFound(say("server.no_site", site=Quoted(name[:100]), sites=sites), hint=hint)
+
+
 def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     """Why its queue will never accept such a job."""
     name = job.queue or job.tenant
@@ -233,6 +275,9 @@ def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     if quota.user_gpus is not None and job.gpus > quota.user_gpus:
         said = say("server.above_user_gpus", queue=name, gpus=job.gpus, most=quota.user_gpus)
         return Refused(said, code="above_limit")
+    if quota.borrow_gpus is not None and job.gpus > quota.gpus + quota.borrow_gpus:
+        most = {"most": quota.gpus + quota.borrow_gpus, "own": quota.gpus, "borrows": quota.borrow_gpus}
+        return Refused(say("server.above_queue", queue=name, gpus=job.gpus, **most), code="above_limit")
     return None
 
 

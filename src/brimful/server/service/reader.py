@@ -18,11 +18,11 @@ from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import Phase
 from brimful.errors import NotFound, Refused, Said
-from brimful.fleet.events import Event, PolicyAdopted
+from brimful.fleet.events import Event, PolicyAdopted, SiteLost
 from brimful.fleet.gates import Array
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
-from brimful.language import Quoted, Several, say
-from brimful.market.invoice import Sums
+from brimful.language import Quoted, Seconds, Sentence, Several, say
+from brimful.market.invoice import Days, Sums
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.scheduler.auction import Auctions
@@ -106,9 +106,19 @@ class Reader:
         """Of everything except jobs."""
         return self._seen.bills
 
+    @property
+    def days(self) -> Days:
+        return self._seen.days
+
     def locked(self) -> threading.RLock:
         """Hold this while reading several things that must agree, but not during I/O."""
         return self._lock
+
+    def sites(self) -> set[str]:
+        """Every site that has nodes or may get some, whether it answers now or not."""
+        sold = {pool.site for pool in self.fleet.cloud.offers}
+        made = {site for each in self.providers for site in each.sites}
+        return {*self.engines, *sold, *made, *(node.site for node in self.fleet.nodes.values())}
 
     def now_s(self) -> int:
         return int(self._clock())
@@ -176,7 +186,9 @@ class Reader:
             raise NotFound(say("server.is_array", name=name, **tasks), code="is_array")
         past = self.store.past_job(name)
         if past is None:
-            raise NotFound(say("server.no_job", name=Quoted(name[:100])))
+            is_number = name.isascii() and name.isdigit()
+            hint = say("server.hint_job_number", name=f"job-{name[:20]}") if is_number else None
+            raise NotFound(say("server.no_job", name=Quoted(name[:100])), hint=hint)
         return past.state
 
     def array(self, name: str) -> Array | None:
@@ -252,9 +264,16 @@ class Reader:
                 ended = time.monotonic()
                 self._rest_until = ended + 9 * (ended - began)
             try:
-                return self._decided[1].waits.get(name)  # nothing to say about a job that is about to start
+                reason = self._decided[1].waits.get(name)
             except (KeyError, AssertionError):  # the fleet has changed since
                 return None
+            if reason is None:
+                return None  # nothing to say about a job that is about to start
+            sites = self.fleet.jobs[name].job.sites
+            for site, silent in self.silent().items():
+                if site in self.engines and (not sites or site in sites):
+                    reason = say("server.waits_and_silent", reason=reason, site=site, silent=silent)
+            return reason
 
     def has_unread(self, name: str) -> bool:
         """Whether showing the job opens files or the database: it has left memory, or its newest lease has
@@ -308,10 +327,27 @@ class Reader:
         return found
 
     def problems(self) -> dict[str, Said]:
-        """By site: why it cannot be reached, or what it cannot say about some leases."""
+        """By site: since when and why it cannot be reached, or what it cannot say about some leases."""
         found: dict[str, Said] = {
             site: Several(tuple(engine.complaints().values()), between="; ")
             for site, engine in self.engines.items()
             if isinstance(engine, Complains) and engine.complaints()
         }
-        return found | {**self.health.problems}
+        return {**found, **self.health.problems, **self.silent()}
+
+    def silent(self) -> dict[str, Sentence]:
+        """Sites that do not answer, also those that are only watched: since when, and the latest reason."""
+        found = {}
+        for site, each in self.lost().items():
+            silent = Seconds(max(0, self.now_s() - each.at_s))
+            found[site] = say("server.silent", silent=silent, reason=self.why_lost(each))
+        return found
+
+    def why_lost(self, lost: SiteLost) -> Said | None:
+        """The latest reason: at first it may only be that there was no answer yet."""
+        return self.health.problems.get(lost.site) or lost.reason
+
+    def lost(self) -> dict[str, SiteLost]:
+        """By site that does not answer: the event, or what stands for it where the site is only watched."""
+        ours = {site: each for site, each in self.fleet.silent.items() if site in self.engines}
+        return {**ours, **self.health.unwatched}

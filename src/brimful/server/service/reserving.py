@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput, NotFound, Refused
 from brimful.fleet.events import ReservationBought, ReservationExtended
 from brimful.fleet.node import Pool
@@ -28,6 +31,8 @@ class Reserving:
     def pool(self, *, gpu: str, site: str, tier: str) -> Pool:
         """The pool that is meant; if there are several, the caller must say which."""
         pools = sorted(self._reader.fleet.capacity.pools)
+        if all(pool.gpu != gpu for pool in pools):
+            gpu = catalog_name(gpu)
         wanted = [
             pool for pool in pools if pool.gpu == gpu and site in ("", pool.site) and tier in ("", pool.tier)
         ]
@@ -74,8 +79,13 @@ class Reserving:
             if (found := reader.fleet.reservations.keyed(by, key)) is not None:
                 known = found.reservation
                 is_later = start_s is not None and start_s > found.start_s  # an earlier start means now
-                here = (found.tenant, found.pool, False, *found.keys[by, key])
-                _check_same(key, known, here, (tenant, pool, is_later, gpus, hours))
+                same = {
+                    "tenant": tenant == found.tenant,
+                    "pool": pool == found.pool,
+                    "start_s": not is_later,
+                    **_same_size(found, by, key, gpus=gpus, hours=hours),
+                }
+                _check_same(key, known, same)
                 return []
             offered = self.quote(pool, gpus=gpus, hours=hours, start_s=start_s)
             terms = ReserveTerms() if reader.market is None else reader.market.reserve
@@ -106,8 +116,8 @@ class Reserving:
 
         def made() -> list[ReservationExtended]:
             if (found := reader.fleet.reservations.keyed(by, key)) is not None:
-                here = (found.reservation, *found.keys[by, key])
-                _check_same(key, found.reservation, here, (name, 0, hours))
+                size = _same_size(found, by, key, gpus=0, hours=hours)
+                _check_same(key, found.reservation, {"reservation": name == found.reservation, **size})
                 return []
             offered = self.quote_extension(name, hours=hours)
             now_s = reader.now_s()
@@ -117,8 +127,12 @@ class Reserving:
         return self.find(name)
 
 
-def _check_same(key: str, name: str, known: tuple[object, ...], asked: tuple[object, ...]) -> None:
+def _same_size(found: Reservation, by: str, key: str, *, gpus: int, hours: int) -> dict[str, bool]:
+    known_gpus, known_hours = found.keys[by, key]
+    return {"gpus": gpus == known_gpus, "hours": hours == known_hours}
+
+
+def _check_same(key: str, name: str, same: Mapping[str, bool]) -> None:
     """A reused key must come with the same request."""
-    if known != asked:
-        other = ", ".join(str(each) for each, there in zip(asked, known, strict=True) if each != there)
+    if other := ", ".join(each for each, is_same in same.items() if not is_same):
         raise Refused(say("server.key_reused", key=Quoted(key), job=name, other=other), code="key_reused")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from brimful.adapters.capabilities import Admits, environment_keepers
 from brimful.adapters.code import CodeStore
+from brimful.adapters.observed import Observer
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
@@ -60,6 +61,7 @@ class Service:
         leadership: Leadership | None = None,
         market: Market | None = None,
         providers: Sequence[Provider] = (),
+        observers: Sequence[Observer] = (),
         buying: Buying | None = None,
         code: CodeStore | None = None,
         notify: tuple[NotifyStore, Outbound] | None = None,
@@ -100,6 +102,7 @@ class Service:
             tick_s=tick_s,
             folders=folders,
             providers=providers,
+            observers=observers,
         )
         self.submissions = Submissions(
             self.reader,
@@ -109,7 +112,6 @@ class Service:
             max_queued=max_queued,
             admitting=[engine for engine in engines if isinstance(engine, Admits)],
         )
-
         self.hindsight, self.forecaster = Hindsight(self.reader), Forecaster(self.reader)
         self.notifier = None if notify is None else Notifier(self.reader, *notify)
         self.idle = IdleHolders(self.reader, self.submissions.note, idle or {})

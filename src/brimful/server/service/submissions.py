@@ -33,7 +33,7 @@ from brimful.scheduler.loop import MAX_CONFLICTS
 from brimful.scheduler.ports import Store
 from brimful.scheduler.queue_tree import check_parents
 from brimful.server.service.budgets import AS_IT_IS, BudgetAsked, checked_budget
-from brimful.server.service.intake import Intake, Pending, deadline_passed, not_in_queue
+from brimful.server.service.intake import Intake, Pending, deadline_passed, not_in_queue, unknown_site
 from brimful.server.service.reader import Reader
 from brimful.units import show_usd
 
@@ -72,9 +72,7 @@ class Submissions:
         """
         for each in asked:
             try:
-                for engine in self._admitting:
-                    engine.admit(each.job.tenant)
-                self._check_after(each.job)
+                self._check_named(each.job)
             except BrimfulError as error:
                 each.error = error
         self._intake.take([each for each in asked if each.error is None])
@@ -87,6 +85,12 @@ class Submissions:
         self._wake()
         return [each.error or self._taken(each.first) for each in asked]
 
+    def check(self, job: Job, tasks: Tasks | None) -> None:
+        """Raise if `submit` would not accept it now."""
+        self._check_named(job)
+        if (refused := self._intake.refusal(Pending(job, tasks))) is not None:
+            raise refused
+
     def _taken(self, name: str) -> JobState | BrimfulError:
         """A job accepted long ago with the same key may have to be read from the database."""
         try:
@@ -94,8 +98,10 @@ class Submissions:
         except BrimfulError as error:
             return error
 
-    def _check_after(self, job: Job) -> None:
-        """The jobs it waits for exist, and have not ended in a way that means it could never start."""
+    def _check_named(self, job: Job) -> None:
+        """Its tenant may run here, and no job it waits for has ended so that it could never start."""
+        for engine in self._admitting:
+            engine.admit(job.tenant)
         for name, rule in job.after:
             array = self._reader.array(name)
             phases = [self._reader.job(name).phase] if array is None else list(array.phases())
@@ -138,10 +144,9 @@ class Submissions:
 
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             job, lease = _active(state).job, state.open_lease
-            here = {node.site for node in self._reader.fleet.nodes.values()}
-            if site and site not in here:
-                raise NotFound(say("server.no_site", site=Quoted(site[:100]), sites=", ".join(sorted(here))))
             wanted = (site,) if site else ()
+            if (unknown := unknown_site(wanted, self._reader)) is not None:
+                raise unknown
             if job.sites == wanted:
                 return ()
             moved = MoveRequested(at_s=now_s, job=state.job.job, sites=wanted)

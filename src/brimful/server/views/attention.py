@@ -37,8 +37,12 @@ def _sites(sites: Sequence[SiteAnswer]) -> Iterator[AttentionAnswer]:
 
 def _budgets(budgets: Sequence[BudgetAnswer]) -> Iterator[AttentionAnswer]:
     for budget in budgets:
-        left, spent = budget["left_microusd"], budget["spent_microusd"]
-        if left is not None and left <= (left + spent) // 10:
+        left, terms = budget["left_microusd"], budget["budget"]
+        if left is None:
+            continue
+        # Of this period: what a team has spent in all its life says nothing about a monthly budget.
+        whole = terms["allowed_microusd"] if terms else left + budget["spent_microusd"]
+        if left <= whole // 10:
             said = say("server.look_budget", team=budget["tenant"], left=Usd(left))
             yield _one("budget", said, "/teams")
 

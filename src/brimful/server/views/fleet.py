@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
+from brimful.adapters.capabilities import KnowsOthers
 from brimful.client.answers import (
     DrainAnswer,
     FleetAnswer,
     FleetHead,
     NodeAnswer,
-    QueueAnswer,
-    QueueSettings,
     SiteAnswer,
     alike,
 )
+from brimful.client.queue_answers import QueueAnswer, QueueSettings
+from brimful.fleet.node import bare_name
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import Lease, Node
 from brimful.language import say, told, words
+from brimful.scheduler.queue_tree import without_effect
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views.tally import tallies
@@ -63,8 +65,9 @@ def problems_view(reader: Reader, who: Principal) -> dict[str, str]:
 def sites_view(reader: Reader, who: Principal) -> list[SiteAnswer]:
     fleet, health, problems = reader.fleet, reader.health, problems_view(reader, who)
     rows: dict[str, SiteAnswer] = {}
-    for name in sorted({*reader.engines, *(node.site for node in fleet.nodes.values())}):
-        lost = fleet.silent.get(name)
+    all_lost = reader.lost()
+    for name in sorted({*reader.engines, *all_lost, *(node.site for node in fleet.nodes.values())}):
+        lost = all_lost.get(name)
         engine = reader.engines.get(name)
         rows[name] = {
             "site": name,
@@ -146,6 +149,7 @@ def _node_view(reader: Reader, who: Principal, node: Node) -> NodeAnswer:
     return {
         **alike(NodeAnswer, node),
         "drained": _drained(reader, node.node),
+        "others": _others(reader, node) if who.sees_all else [],
         "gpus": [
             {
                 "index": i,
@@ -161,6 +165,13 @@ def _node_view(reader: Reader, who: Principal, node: Node) -> NodeAnswer:
             for i, lease in ((i, holders.get(i)) for i in range(node.gpus))
         ],
     }
+
+
+def _others(reader: Reader, node: Node) -> list[str]:
+    engine: object = reader.engines.get(node.site)
+    if not isinstance(engine, KnowsOthers):
+        return []
+    return [*engine.others().get(bare_name(node.site, node.node), ())]
 
 
 def _drained(reader: Reader, node: str) -> str | None:
@@ -210,6 +221,7 @@ def _empty_queue(reader: Reader, who: Principal, name: str) -> QueueAnswer:
         "recent_gpu_s": usage.at(now_s) if usage else 0.0,
         "quota_gpus": None if quota is None else quota.gpus,
         "set": None if quota is None else _queue_settings(quota, who),
+        "without_effect": [] if quota is None else without_effect(quota, reader.rules),
     }
 
 

@@ -101,10 +101,9 @@ def _array(reader: Reader, name: str, *, now_s: int) -> ArrayAnswer | None:
 
 def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
     lease, now_s = state.open_lease, reader.now_s()
-    if lease is not None and lease.site in reader.fleet.silent:
-        lost = reader.fleet.silent[lease.site]
+    if lease is not None and (lost := reader.fleet.silent.get(lease.site)) is not None:
         silent = Seconds(max(0, now_s - lost.at_s))
-        return say("server.site_silent", site=lease.site, silent=silent, reason=lost.reason)
+        return say("server.site_silent", site=lease.site, silent=silent, reason=reader.why_lost(lost))
     if state.phase == "waiting":
         return reader.why_waiting(state.job.job) if explain else None
     if state.phase in ("held", "pending"):

@@ -16,6 +16,7 @@ from brimful.client.answers import (
     PricePointAnswer,
     QuoteAnswer,
     SpendAnswer,
+    SpendDaysAnswer,
     SpendSums,
     TransferAnswer,
     alike,
@@ -23,7 +24,7 @@ from brimful.client.answers import (
 from brimful.fleet.events import PoolPriced
 from brimful.fleet.money.purse import Budget
 from brimful.fleet.node import Pool
-from brimful.market.invoice import Invoices, Sums
+from brimful.market.invoice import Invoices, Sums, day_of
 from brimful.market.periods import pace
 from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money, used_microusd
@@ -31,7 +32,7 @@ from brimful.scheduler.load import priced
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views.tally import tallies
-from brimful.units import HOUR_S
+from brimful.units import DAY_S, HOUR_S
 
 TRANSFERS_SHOWN = 50
 TRANSFERS_LOOKED_AT = 2000
@@ -72,6 +73,25 @@ def spend_sums(reader: Reader, who: Principal) -> SpendSums:
             "held_microusd": sum(n for name, n in ledger.held_by_tenant.items() if who.sees(name)),
             "by_tenant": posted,
         }
+
+
+def spend_days_view(reader: Reader, who: Principal, *, by: str, days: int) -> SpendDaysAnswer:
+    """What each of the last days cost, also those that cost nothing."""
+    with reader.locked():
+        now_s = reader.now_s()
+        found = [
+            (day := day_of(now_s - back * DAY_S), reader.days.of(day, by, who.sees))
+            for back in range(days - 1, -1, -1)
+        ]
+    total: dict[str, int] = {}
+    for _, spent in found:
+        for name, microusd in spent.items():
+            total[name] = total.get(name, 0) + microusd
+    return {
+        "by": by,
+        "days": [{"day": day, "microusd": sum(spent.values()), "of": spent} for day, spent in found],
+        "total": dict(sorted(total.items(), key=lambda each: (-each[1], each[0]))),
+    }
 
 
 def _budgets_now(reader: Reader) -> tuple[dict[str, int], dict[str, int]]:

@@ -42,7 +42,7 @@ def reservation_view(reader: Reader, found: Reservation) -> ReservationAnswer:
     return {
         **alike(ReservationAnswer, each, each.pool),
         "state": "ended" if over else state,
-        "idle": 0 if over else each.idle.gpus,
+        "idle": each.idle.gpus if state == "open" and not over else 0,
         "paused": 0 if over else each.paused.gpus,
         "used": 0 if over else each.used,
         "earned_microusd": earned,

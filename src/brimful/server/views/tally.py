@@ -87,9 +87,14 @@ def _add_running(reader: Reader, found: dict[tuple[str, str], Tally]) -> None:
         row.running += len(entries)
         row.held_gpus += gpus * len(entries)
         row.microusd_per_hour += owed_per_s // WHOLE_GPU * len(entries)
-        for (started_s, before, most), _, _ in cast("list[tuple[Terms, int, JobState]]", entries):
-            seconds = now_s - started_s if now_s > started_s else 0
-            row.accruing_microusd += min(before + owed_per_s * seconds // PARTS, most)
+        row.accruing_microusd += sum(
+            [
+                owed if owed < most else most
+                for (started_s, before, most), _, _ in cast("list[tuple[Terms, int, JobState]]", entries)
+                for seconds in (now_s - started_s if now_s > started_s else 0,)
+                for owed in (before + owed_per_s * seconds // PARTS,)
+            ]
+        )
 
 
 def _size(state: JobState) -> Sized:
@@ -103,9 +108,10 @@ def _rate(state: JobState) -> Rate:
 
 
 def _terms(reader: Reader, state: JobState) -> Terms:
-    """When it started, the cost of its earlier leases that is not posted, and the most that may be added."""
+    """When it started, what its earlier leases owe that is not posted, and the most that may be added."""
     lease, budget = state.leases[-1], state.job.budget_microusd
     assert lease.started_s is not None, "it runs"
     spent = reader.ledger.spent_microusd.get(lease.job, 0)
     before = sum(each.cost_microusd(lease.started_s) for each in state.leases[:-1]) - spent
+    before -= state.overrun_microusd
     return lease.started_s, before, ANY if budget is None else budget - spent
