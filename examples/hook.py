@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 class Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         note = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print(f"{note['kind']}: {note['reason']}", flush=True)
+        about = note.get("job") or note.get("budget", "")
+        print(f"{note['kind']} {about}: {note['reason']}", flush=True)
         self.send_response(204)
         self.end_headers()
 

@@ -19,7 +19,8 @@ CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
 CATALOGS = ROOT / "src" / "brimful" / "language" / "catalogs"
 TRANSLATED = tuple(code for code in LANGUAGES if code != "en")
 CODE_OF_A_SENTENCE = re.compile(r"[a-z]+(?:\.[a-z0-9_]+){1,2}")  # room.code, or room.code.wording
-NAMES = re.compile(r"\{(\w+)\}")
+NAMES = re.compile(r"\{(\w+)(?::\w+)?\}")
+COUNTED = re.compile(r"\{\w+:(\w+)\}")
 DEFAULTS = re.compile(r"%\(\w+\)\w")  # as argparse fills them in
 # What people type or read in a program is written as it is there.
 CODE = re.compile(
@@ -354,3 +355,23 @@ def test_spaces_that_keep_words_together_print_and_what_moves_a_cursor_does_not(
     said = language("fr").text(say("cli.way_out", hint="oui\u202f; non"))
     assert printable(said) == said
     assert printable("a\x1b[2Jb\u202ec\n") == f"a{MARK}[2Jb{MARK}c{MARK}"
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_a_count_in_a_sentence_has_the_form_of_its_number(code: str) -> None:
+    noun = {"en": "GPUs", "fr": "GPU", "es": "GPU", "de": "GPUs"}[code]
+    spoken = language(code)
+    one, two = (spoken.text(say("fleet.gpus_held", held=1, gpus=n)) for n in (1, 2))
+    assert "1 GPU" in one
+    assert "GPUs" not in one
+    assert f"2 {noun}" in two
+    assert spoken.text(say("fleet.gpus_held", held=0, gpus=Number(1))) == spoken.text(
+        say("fleet.gpus_held", held=0, gpus=1)
+    )
+
+
+def test_every_counted_noun_is_known() -> None:
+    units = json.loads((CATALOGS / "units.json").read_text(encoding="utf-8"))
+    counted = {noun for code in LANGUAGES for said in texts(code).values() for noun in COUNTED.findall(said)}
+    assert counted
+    assert counted <= units.keys()

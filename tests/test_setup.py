@@ -75,6 +75,24 @@ def test_each_set_has_a_stamp_of_its_own(checkout: Checkout) -> None:
     assert (checkout.calls(".[server]"), checkout.calls(".[dev]")) == (1, 1)
 
 
+def test_an_environment_with_another_python_than_the_one_named_is_made_anew(checkout: Checkout) -> None:
+    checkout.setup()
+    other = checkout.folder / "other"
+    other.write_text(FAKE_PYTHON + 'case "$*" in "-c import sys; print("*) echo other ;; esac\n')
+    other.chmod(0o755)
+    named, again = checkout.setup(python=str(other)), checkout.setup(python=str(other))
+    assert (named.returncode, again.returncode, again.stderr) == (0, 0, "")
+    assert "is not what .venv was made with" in named.stderr
+    assert checkout.calls("-m venv") == 2
+
+
+def test_a_python_that_does_not_work_removes_nothing(checkout: Checkout) -> None:
+    checkout.setup()
+    done = checkout.setup(python="/nowhere/python3")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (checkout.folder / ".venv" / ".ready-run").exists()
+
+
 def test_an_interrupted_installation_is_thrown_away(checkout: Checkout) -> None:
     checkout.setup()
     dead = subprocess.Popen(["true"])

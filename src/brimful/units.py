@@ -85,7 +85,7 @@ def spans(indices: Sequence[int]) -> str:
 
 
 def show_usd(microusd: int, *, exact: bool = False) -> str:
-    """'$12.34', or as many decimals as a small sum needs to be visible.
+    """'$12.34', or two digits of a sum below a cent: '$0.0066'.
 
     `exact`: to the micro-dollar, for columns in which the smallest sum matters.
     """
@@ -95,7 +95,8 @@ def show_usd(microusd: int, *, exact: bool = False) -> str:
         return f"{sign}${n / MICROUSD:,.6f}"
     if n == 0 or n >= MICROUSD // 100:
         return f"{sign}${n / MICROUSD:,.2f}"
-    return f"{sign}${n / MICROUSD:.6f}".rstrip("0")
+    places = 6 - max(0, len(str(n)) - 2)
+    return f"{sign}${n / MICROUSD:.{places}f}".rstrip("0")
 
 
 def microusd_from_usd(text: str) -> int | None:

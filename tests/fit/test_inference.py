@@ -82,6 +82,20 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     assert infer(LLAMA.model, serving, find_gpu("rtx-4060")).largest_batch is None
 
 
+def test_the_largest_batch_that_surely_fits_is_told_from_those_at_risk() -> None:
+    serving = Serving(prompt_tokens=2048, output_tokens=512)
+    answer = infer(LLAMA.model, serving, A100)
+    assert answer.sure_batch is not None
+    assert answer.largest_batch is not None
+
+    def verdict(batch: int) -> str:
+        return infer(LLAMA.model, replace(serving, batch_size=batch), A100).verdict
+
+    assert answer.sure_batch < answer.largest_batch
+    assert [verdict(answer.sure_batch), verdict(answer.sure_batch + 1)] == ["fits", "at_risk"]
+    assert verdict(answer.largest_batch) == "at_risk"
+
+
 def test_items_sum_to_the_likely_bytes() -> None:
     answer = infer(LLAMA.model, Serving(batch_size=3), A100, other_bytes=10**9)
 

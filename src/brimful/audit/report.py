@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from brimful.audit.cards import card_leaves
-from brimful.audit.records import Records, most_at_once
+from brimful.audit.records import Records, Run, most_at_once
 from brimful.audit.sweep import Swept
 from brimful.audit.tree import Cell, Tree
 from brimful.language.printable import printable
@@ -153,7 +153,7 @@ def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
     pooled = not all(paid.is_node for paid in records.paid)
     wasted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     by_user: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    who: dict[str, tuple[str, str]] = {}
+    who: dict[str, Run] = {}
     for run in records.runs:
         start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
         there = [part for part in run.parts if pooled or part.place in places]
@@ -163,9 +163,11 @@ def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
                     why = "lost" if run.outcome == "lost" else leaf.rpartition(".")[2]
                     wasted[run.job][why] += n * (b - a)
                     by_user[run.user][why] += n * (b - a)
-                    who[run.job] = (run.user, run.team)
+                    who[run.job] = run
     jobs = [
-        {"job": job, "user": who[job][0], "team": who[job][1], **_most(wasted[job])} for job in _worst(wasted)
+        {"job": job, "name": run.name, "user": run.user, "team": run.team, **_most(wasted[job])}
+        for job in _worst(wasted)
+        for run in (who[job],)
     ]
     by_user.pop("", None)
     return {"jobs": jobs, "users": [{"user": user, **_most(by_user[user])} for user in _worst(by_user)]}

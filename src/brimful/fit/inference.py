@@ -12,6 +12,7 @@ alone; docs/explanation/inference.md has the errors on these and on every other 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,7 +77,8 @@ class InferenceEstimate:
     prefill_s: Interval  # of all prompts of the batch
     decode_step_s: Interval  # one token for every sequence, in the middle of the answer
     tokens_per_s: Interval  # written, over all sequences, including the time for prompts
-    largest_batch: int | None
+    largest_batch: int | None  # at risk or not
+    sure_batch: int | None
     others: Others  # included in the device bytes
 
     @property
@@ -97,7 +99,7 @@ class InferenceEstimate:
         return {
             **as_json(self, "fits", "verdict", "gpu", "usable_bytes"),
             "other_programs": self.others.as_dict(),
-            **as_json(self, "device_bytes", "items", *rates, "largest_batch"),
+            **as_json(self, "device_bytes", "items", *rates, "largest_batch", "sure_batch"),
         }
 
 
@@ -127,25 +129,19 @@ def cache_bytes_per_token(model: Model, bits: int) -> int:
 def infer(model: Model, serving: Serving, gpu: Gpu, other_bytes: int | None = None) -> InferenceEstimate:
     others = others_on(gpu, other_bytes)
     items = _items(model, serving, gpu, others)
-    likely = sum(item.bytes for item in items)
-    context = context_bytes(gpu)
-    loose = 0.15 * sum(item.bytes for item in items if item.code in ("kv_cache", "activations"))
     prefill, step = prefill_seconds(model, serving, gpu), decode_seconds(model, serving, gpu)
     whole = prefill + serving.output_tokens * step
     written = serving.batch_size * serving.output_tokens
     return InferenceEstimate(
         gpu=gpu.name,
         usable_bytes=gpu.memory_bytes,
-        device_bytes=Interval(
-            likely - loose - (context.likely - context.low),
-            likely,
-            likely + loose + (context.high - context.likely),
-        ),
+        device_bytes=_device_bytes(items, gpu),
         items=tuple(item for item in items if item.bytes),
         prefill_s=_around(prefill),
         decode_step_s=_around(step),
         tokens_per_s=Interval(written / whole / SLOWER, written / whole, written / whole / FASTER),
-        largest_batch=_largest_batch(model, serving, gpu, others),
+        largest_batch=_largest_batch(model, serving, gpu, others, ("fits", "at_risk")),
+        sure_batch=_largest_batch(model, serving, gpu, others, ("fits",)),
         others=others,
     )
 
@@ -225,12 +221,21 @@ def _items(model: Model, serving: Serving, gpu: Gpu, others: Others) -> list[Ite
     ]
 
 
-def _largest_batch(model: Model, serving: Serving, gpu: Gpu, others: Others) -> int | None:
-    """Bisection, since memory only grows with the batch."""
+def _device_bytes(items: Sequence[Item], gpu: Gpu) -> Interval:
+    likely, context = sum(item.bytes for item in items), context_bytes(gpu)
+    loose = 0.15 * sum(item.bytes for item in items if item.code in ("kv_cache", "activations"))
+    low, high = context.likely - context.low, context.high - context.likely
+    return Interval(likely - loose - low, likely, likely + loose + high)
+
+
+def _largest_batch(
+    model: Model, serving: Serving, gpu: Gpu, others: Others, good: Sequence[Verdict]
+) -> int | None:
+    """With such a verdict: by bisection, since memory only grows with the batch."""
 
     def fits(batch: int) -> bool:
         items = _items(model, replace(serving, batch_size=batch), gpu, others)
-        return sum(item.bytes for item in items) <= gpu.memory_bytes
+        return verdict_of(_device_bytes(items, gpu), gpu.memory_bytes) in good
 
     return largest_that(range(1, MAX_BATCH), fits) if fits(1) else None
 

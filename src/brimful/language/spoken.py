@@ -11,7 +11,7 @@ from typing import Any
 
 from brimful.language.catalog import Template, language_of_locale, template
 from brimful.language.printable import printable
-from brimful.language.sentence import Value, say
+from brimful.language.sentence import Value, plain_value, say
 from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
 
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain space
@@ -41,11 +41,12 @@ class Language:
         return printable(str(said))  # a file path or a library's error: one line
 
     def sentence(self, code: str, values: Mapping[str, Any]) -> str:
-        shown = {name: self.text(value) for name, value in values.items()}
+        shown = {name: _Shown(self, value) for name, value in values.items()}
         try:
             text = self.template(code)
             if not isinstance(text, str):
-                one = values["n"] == 1 or (self.code == "fr" and values["n"] == 0)
+                n = plain_value(values["n"])
+                one = n == 1 or (self.code == "fr" and n == 0)
                 text = text["one" if one else "other"]
             return text.format_map(shown)
         except KeyError:  # from a log or server of another version: its code and values, without the words
@@ -87,6 +88,21 @@ class Language:
             if abs(n) >= size:
                 return f"{self.number(n / size, digits)}{self.space}{unit}"
         return f"{self.number(n, 0)}{self.space}{self.byte_units[3]}"
+
+
+class _Shown(str):
+    """A value in words; with a noun behind it, as in `{gpus:gpu}`, it is a count: '1 GPU', '2 GPUs'."""
+
+    __slots__ = ("_count",)
+    _count: Callable[[str], str]
+
+    def __new__(cls, tongue: Language, value: object) -> _Shown:
+        shown = super().__new__(cls, tongue.text(value))
+        shown._count = lambda noun: tongue.sentence(f"units.{noun}", {"n": value})
+        return shown
+
+    def __format__(self, noun: str) -> str:
+        return self._count(noun) if noun else str(self)
 
 
 # Separators from the Unicode CLDR; a test compares with Babel.

@@ -94,6 +94,13 @@ def verdict_of(device_bytes: Interval, usable_bytes: int) -> Verdict:
     return "at_risk" if device_bytes.likely <= usable_bytes else "likely_does_not_fit"
 
 
+def batch_risk(sure: int | None, largest: int | None) -> str:
+    """The suffix of the code of a sentence about the largest batch: "fits" as in the verdict."""
+    if sure == largest:
+        return ""
+    return ".none_sure" if sure is None else ".at_risk"
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One part of the memory at the peak, and why it is there."""
@@ -270,10 +277,7 @@ class Estimate:
 
     @property
     def batch_risk(self) -> str:
-        """The suffix of the code of a sentence about the largest batch: "fits" as in the verdict."""
-        if self.sure_batch == self.largest_batch:
-            return ""
-        return ".none_sure" if self.sure_batch is None else ".at_risk"
+        return batch_risk(self.sure_batch, self.largest_batch)
 
     @property
     def images_per_s(self) -> Interval | None:
