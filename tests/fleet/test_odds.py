@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from brimful.fleet.odds import PROMISES, SURE, Odds, Run, run_of
+from brimful.fleet.learned.odds import PROMISES, SURE, Odds, Run, run_of
 from tests.builders import a_job
 
 

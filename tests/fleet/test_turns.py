@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from brimful.fleet.events import LeaseEnded, LeaseGranted, LeaseStarted, from_record, to_record
-from brimful.fleet.lengths import ENOUGH, LATELY, Lengths
+from brimful.fleet.learned.lengths import ENOUGH, LATELY, Lengths
 from brimful.fleet.state import Fleet
 from tests.builders import AFleet, a_fleet, a_job
 

@@ -8,7 +8,7 @@ from math import inf, pi, sin
 import pytest
 
 from brimful.fleet.events import LoadSeen
-from brimful.fleet.load import LoadLine
+from brimful.fleet.learned.load import LoadLine
 from brimful.fleet.node import Pool
 from brimful.market.forecast import (
     BrierScore,

@@ -10,7 +10,7 @@ from math import pi, sin
 import pytest
 
 from brimful.fleet.events import JobHeld, JobReleased, TariffSet
-from brimful.fleet.load import TariffLine
+from brimful.fleet.learned.load import TariffLine
 from brimful.market.tariff import FLAT, HOURS, TariffTerms, curve, is_low, paid
 from brimful.scheduler.load import prices_now, promised
 from brimful.scheduler.rules import Rules

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted
 from brimful.fleet.job import PRIORITIES, Job
-from brimful.fleet.lengths import ENOUGH
+from brimful.fleet.learned.lengths import ENOUGH
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import OVER, Fleet
 from brimful.scheduler.loop import tick

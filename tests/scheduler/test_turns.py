@@ -9,7 +9,7 @@ import pytest
 
 from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseStarted
 from brimful.fleet.job import Job
-from brimful.fleet.lengths import ENOUGH
+from brimful.fleet.learned.lengths import ENOUGH
 from brimful.language import say
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES

@@ -25,21 +25,21 @@ from brimful.fleet.cloud import Cloud
 from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of, sizes_of
+from brimful.fleet.learned.load import LoadLine, TariffLine
+from brimful.fleet.learned.odds import Odds
+from brimful.fleet.learned.spot import SpotRecord
 from brimful.fleet.lease import OVER, JobState, Lease, allotted
 from brimful.fleet.limits import Limits
-from brimful.fleet.load import LoadLine, TariffLine
 from brimful.fleet.memory import too_small
 from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.money.purse import Purses, Running
 from brimful.fleet.moves import Moves
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.odds import Odds
 from brimful.fleet.past import Finished, Left
 from brimful.fleet.queues import Quota
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.reservations.reservation import RESERVING, Reservations
 from brimful.fleet.sharing import beside_whom, change_pace, leave_beside
-from brimful.fleet.spot import SpotRecord
 from brimful.fleet.turns import Turns
 from brimful.fleet.usage import Usage
 from brimful.language import say

@@ -12,8 +12,8 @@ from math import inf
 from typing import NamedTuple
 
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
+from brimful.fleet.learned.lengths import Lengths
 from brimful.fleet.lease import JobState, Lease
-from brimful.fleet.lengths import Lengths
 
 
 def length_s(state: JobState) -> float:

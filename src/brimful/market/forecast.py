@@ -23,7 +23,7 @@ from itertools import pairwise
 from math import copysign, expm1, floor, inf, log, log2
 from typing import NamedTuple
 
-from brimful.fleet.load import LoadLine
+from brimful.fleet.learned.load import LoadLine
 from brimful.fleet.node import Pool
 
 DAY_H = 24

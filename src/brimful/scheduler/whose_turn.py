@@ -13,8 +13,8 @@ from math import inf
 from typing import cast
 
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU
+from brimful.fleet.learned.lengths import bucket, least_s
 from brimful.fleet.lease import JobState
-from brimful.fleet.lengths import bucket, least_s
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.fleet.turns import length_s

@@ -6,7 +6,8 @@ when its slot begins, from jobs without one. It may run earlier, anywhere; the p
 slot begin later, never earlier, so one promise never breaks another.
 
 A promise needs a bound on the run time: predicted work, or a longest run. Without one the slot has room for
-nine in ten of the most similar jobs (`fleet/odds.py`), and the promise states how likely it is to be kept.
+nine in ten of the most similar jobs (`fleet/learned/odds.py`), and the promise states how likely it is to be
+kept.
 
 Leaves out: nodes that fail, gangs that must be on one node beside promised jobs scattered over all of them
 (whole nodes are counted for these gangs), quotas, arrays, jobs that come after others, and fleets with spot,
@@ -22,10 +23,10 @@ from typing import NamedTuple
 
 from brimful.fleet.events import DeadlineAnswered
 from brimful.fleet.job import Job
+from brimful.fleet.learned.odds import SURE, run_of
 from brimful.fleet.lease import JobState
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Pool
-from brimful.fleet.odds import SURE, run_of
 from brimful.fleet.state import Fleet
 from brimful.scheduler.placing.place import ONE_NODE
 from brimful.scheduler.rules import Rules

@@ -9,9 +9,9 @@ from brimful.client.answers import (
     PoolForecastAnswer,
     SpotForecastAnswer,
 )
-from brimful.fleet.load import LoadLine
+from brimful.fleet.learned.load import LoadLine
+from brimful.fleet.learned.spot import SpotRecord
 from brimful.fleet.node import Pool
-from brimful.fleet.spot import SpotRecord
 from brimful.market.forecast import Forecasts, LoadForecaster, LoadScore
 from brimful.market.spells import spells_of
 from brimful.server.service.reader import Reader

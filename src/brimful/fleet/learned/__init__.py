@@ -1,0 +1,1 @@
+"""What the fleet has seen, and predictions learn from."""
