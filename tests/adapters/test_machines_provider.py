@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from brimful.adapters.sites import Surroundings, make_provider, read_providers, 
 from brimful.errors import BadInput
 from brimful.fleet.events import NodeOrdered
 from brimful.scheduler.cloud.providers import CannotMake
+from brimful.specs.offer import Offer
 from tests.builders import USD, code_of, eventually, refuses
 
 
@@ -110,6 +112,31 @@ def test_that_a_node_is_not_there_means_nothing_while_its_order_is_on_its_way(de
     depot.sell()
     now[0] = 3.0
     worker._look()
+    assert worker.watch() == []
+
+
+def test_a_removed_node_is_gone_however_long_looks_take(
+    depot: Depot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop repeats the order until it sees its effect, also during a look."""
+    now = [0.0]
+    worker, offers = ProviderWorker(depot.provider, clock=lambda: now[0]), depot.provider.offers
+
+    def slowly() -> Sequence[Offer]:
+        now[0] += 40.0
+        worker.remove(["depot-1"])
+        return offers()
+
+    assert depot.provider.make([order("depot-1")]) == {}
+    worker._look()
+    assert [(each.node, each.state) for each in worker.watch()] == [("depot-1", "ready")]
+    worker.remove(["depot-1"])
+    worker._carry_out(worker._next_batch())
+    monkeypatch.setattr(depot.provider, "offers", slowly)
+    now[0] = 1.0
+    worker._look()
+    assert worker.watch() == []
+    worker._carry_out(worker._next_batch())
     assert worker.watch() == []
 
 

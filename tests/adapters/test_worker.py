@@ -130,6 +130,44 @@ def test_no_trace_of_a_lease_whose_start_is_under_way_means_nothing(benches: lis
     eventually(lambda: [each.state for each in worker.observe(["a.1"])] == ["running"])
 
 
+def test_no_trace_of_a_stopped_lease_is_told_however_long_looks_take(benches: list[Bench]) -> None:
+    """The loop repeats a stop until it sees its effect, also during a look."""
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    worker, observe = bench.workers["here"], engine.observe
+
+    def slowly(leases: Collection[str]) -> Sequence[Observation]:
+        bench.now += 2.0
+        worker.stop(["a.1"], grace_s=1)
+        return observe(leases)
+
+    engine.observe = slowly  # type: ignore[method-assign]
+    worker.stop(["a.1"], grace_s=1)
+    eventually(lambda: [each.state for each in worker.observe(["a.1"])] == ["absent"])
+
+
+def test_no_trace_before_a_stop_that_failed_is_carried_out_means_nothing(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    worker, stop = bench.workers["here"], engine.stop
+    failures: list[Failures] = [{"a.1": WorldFailed(_said())}]
+
+    def fails_once(leases: Sequence[str], *, grace_s: int) -> Failures:
+        return failures.pop() if failures else stop(leases, grace_s=grace_s)
+
+    engine.stop = fails_once  # type: ignore[method-assign]
+    eventually(lambda: bool(worker.stop(["a.1"], grace_s=1)))
+    engine.gate.clear()
+    start_one(worker, "b.1", a_job("b"), node="here-0", gpus=(0,))  # keeps the worker busy
+    eventually(lambda: engine.asked == ["start b.1"])
+    worker.stop(["a.1"], grace_s=1)
+    assert worker.observe(["a.1"]) == []
+    engine.gate.set()
+    eventually(lambda: [each.state for each in worker.observe(["a.1"])] == ["absent"])
+
+
 def test_a_start_that_cannot_be_is_told_when_it_is_asked_for_again(benches: list[Bench]) -> None:
     engine = Engine()
     engine.fails["a.1"] = CannotStart(_said())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,24 @@ class World:
 
     def phase(self, job: str) -> str:
         return str(self.server.show(job)["phase"])
+
+    def are_over(self, jobs: Sequence[str]) -> bool:
+        """Whether all of them ended as they should. A job that can no longer do so fails the test at once."""
+        phases = {job: self.phase(job) for job in jobs}
+        assert not set(phases.values()) & {"failed", "stopped", "skipped"}, phases
+        return set(phases.values()) <= {"finished", "cancelled"}
+
+    @contextlib.contextmanager
+    def explained(self, jobs: Sequence[str]) -> Iterator[None]:
+        """A failure says what each unfinished job waits for, and what the server said last."""
+        try:
+            yield
+        except AssertionError as error:
+            shown = [self.server.show(job) for job in jobs]
+            told = ("job", "phase", "why", "reason", "leases")
+            facts = [{key: each.get(key) for key in told} for each in shown if each["phase"] != "finished"]
+            nodes = self.server.read("fleet", "nodes", columns=200)
+            pytest.fail(f"{error}\n{json.dumps(facts, indent=1)}\n{nodes}\n{self.server.said()[-6000:]}")
 
     def log(self) -> tuple[list[Event], Fold]:
         store, fold = SqlStore(read_settings({"data": str(self.data)}).database_url), Fold()
@@ -122,7 +141,8 @@ def test_kills_of_the_server_leave_no_machine_behind_and_run_nothing_twice(world
         time.sleep(rng.uniform(0, 3))  # before, while or after a machine is made or removed
         world.server.kill()
         world.server.up()
-    wait_for(lambda: {world.phase(job) for job in jobs} <= {"finished", "cancelled"})
+    with world.explained(jobs):
+        wait_for(lambda: world.are_over(jobs))
     stray = world.data / "sites" / "depot" / ".machines" / "depot-99.json"
     stray.write_text('{"address": "n-1", "at_s": 1}')  # made for a log that is lost
     wait_for(lambda: not world.depot.taken(world.data))

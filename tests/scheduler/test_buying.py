@@ -180,6 +180,26 @@ def test_a_job_that_pays_gets_a_node_made_and_starts_once_it_is_ready() -> None:
     assert world.phase("job-1") == "running"
 
 
+def test_a_job_that_found_a_place_meanwhile_is_not_stopped_for_the_node_ordered_for_it() -> None:
+    first, second = a_buyer("first"), a_buyer("second")
+    world = World(first, second)
+    world.tick(0)
+    mine, its = (order.node for order in world.cloud.orders)
+    world.cloud.ready(mine)
+    world.tick(10)
+    world.tick(11)
+    world.store.append([CancelRequested(at_s=12, job="first")], after=len(world.store.log))
+    for now_s in range(12, 20):
+        world.tick(now_s)
+    (lease,) = world.fleet.jobs["second"].leases
+    assert lease.node == mine
+    world.cloud.ready(its)
+    for now_s in range(20, 30):
+        world.tick(now_s)
+    assert [lease.phase for lease in world.fleet.jobs["second"].leases] == ["running"]
+    assert its in world.cloud.removed, "nobody needs it"
+
+
 def test_nobody_who_names_no_price_deadline_or_budget_makes_anyone_spend() -> None:
     world = World(a_job("job-1"))
     world.tick(0)

@@ -141,13 +141,17 @@ class Cloud:
         going = sum(each.owed(now_s, since_s=since_s) for each in self.machines.values())
         return self.spent.get(month_of(now_s), 0) + going
 
+    def begins(self, job: str, parts: Parts, *, at_s: int) -> None:
+        """The job has its GPUs: what was ordered for it until now is free for anyone."""
+        for node in tuple(self.reserved.get(job, ())):
+            self._release(self.machines[node])
+        self.used(parts, at_s=at_s)
+
     def used(self, parts: Parts, *, at_s: int) -> None:
         """A lease on these nodes begins or ends."""
-        for name, _ in parts:
-            machine = self.machines.get(name)
-            if machine is not None:
-                machine.used_s = at_s
-                self._release(machine)
+        for machine in (self.machines[name] for name, _ in parts if name in self.machines):
+            machine.used_s = at_s
+            self._release(machine)
 
     def joined(self, node: str) -> None:
         if node in self.machines:

@@ -442,7 +442,7 @@ class Fleet:
         self.leases_at.setdefault(node.site, {})[event.lease] = lease
         for name, _ in parts:
             self.leases_on.setdefault(name, {})[event.lease] = lease
-        self.cloud.used(parts, at_s=event.at_s)
+        self.cloud.begins(event.job, parts, at_s=event.at_s)
         state.leases.append(lease)
         state.phase = "starting"
         if event.in_turn:

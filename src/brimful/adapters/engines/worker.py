@@ -34,6 +34,8 @@ ORDERS_S = 1.0  # how long orders run before the next look, at least one of them
 FIRST_LOOK_S = 5.0  # how long a starting server waits for the first answers of all sites
 CLOSE_S = 10.0  # how long a stopping server waits for workers to finish
 
+ENDS = frozenset({"stop", "remove"})  # kinds of orders that change nothing when they are carried out again
+
 Key = tuple[str, str, object]  # an order: kind, name and what distinguishes it
 Permit = Callable[[], Callable[[], object]]
 
@@ -88,7 +90,7 @@ class Worker(ABC):
         self._pending: set[Key] = set()
         self._done: dict[Key, float] = {}
         self._errors: dict[Key, BrimfulError] = {}
-        self._acted: dict[str, float] = {}  # by name, when its last order was completed
+        self._acted: dict[str, float] = {}  # by name, when the last order that could change it was completed
         self.took_s: dict[str, float] = {}  # by step, how long the last one took
         self._step: tuple[str, float] | None = None  # the current step, and since when
         self._named: tuple[str, float] | None = None
@@ -155,6 +157,18 @@ class Worker(ABC):
     def _is_over(self, key: Key) -> bool:
         done = self._done.get(key)
         return done is None or self._clock() - done >= self.again_s
+
+    def _may_change(self, key: Key) -> bool:
+        """Whether a look before this order is completed may be out of date afterwards.
+
+        The loop repeats an order until it sees its effect. A look that takes longer than that would be out of
+        date each time, and the effect would never be seen.
+        """
+        return key[0] not in ENDS or key not in self._done
+
+    def _unsure(self) -> set[str]:
+        """Names with an order in progress that may change what a look finds."""
+        return {key[1] for key in self._pending if self._may_change(key)}
 
     def _forget(self, names: Collection[str]) -> None:
         """Drop what is known of those that are over."""
@@ -253,7 +267,9 @@ class Worker(ABC):
             for order in orders:
                 key = _key(kind, order.name, order.what)
                 self._pending.discard(key)
-                self._acted[order.name] = self._done[key] = self._clock()
+                if self._may_change(key):
+                    self._acted[order.name] = self._clock()
+                self._done[key] = self._clock()
                 if order.name in failed:
                     self._errors[key] = failed[order.name]
                     del self._done[key]  # will be tried again when asked again
@@ -330,8 +346,7 @@ class SiteWorker(Worker):
         """A missing lease means nothing if we looked before its last order was completed."""
         if seen.state != "absent":
             return True
-        waits = any(lease == seen.lease for _, lease, _ in self._pending)
-        return not waits and self._acted.get(seen.lease, at) <= at
+        return seen.lease not in self._unsure() and self._acted.get(seen.lease, at) <= at
 
     def _ask_world(self) -> tuple[Sequence[Node], Sequence[Observation]]:
         leases = self._leases

@@ -65,8 +65,7 @@ class ProviderWorker(Worker):
             assert self._last is not None
             made = {each.node: each for each in self._last[1]}
             self._forget(made)
-            unsure = {name for _, name, _ in self._pending}
-            unsure |= {name for name, at in self._acted.items() if at >= self._asked}
+            unsure = self._unsure() | {name for name, at in self._acted.items() if at >= self._asked}
             return [*made.values(), *(Made(name, "starting", 0) for name in unsure - made.keys())]
 
     def make(self, orders: Sequence[NodeOrdered]) -> Failures:
