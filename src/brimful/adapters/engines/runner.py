@@ -45,7 +45,7 @@ from brimful.adapters.engines.checkpoints import make_ready, sealed_in, take_ove
 from brimful.adapters.engines.job_users import isolation
 from brimful.adapters.engines.logs import name_of
 from brimful.adapters.engines.processes import born
-from brimful.adapters.engines.watch import FAILED, StoppedBeforeBegun, Watch, signal_group
+from brimful.adapters.engines.watch import FAILED, StoppedBeforeBegun, Watch, ignore_signals, signal_group
 from brimful.adapters.files import discard, read_json, write_json, write_reserved
 from brimful.adapters.objects.carriage import Carriage
 from brimful.adapters.objects.store import is_store
@@ -98,6 +98,7 @@ def main(folder: Path) -> int:
             end = _End(None, say("adapters.cannot_begin_in", folder=where, error=os_words(error)))
             _mark_failed(order, end)  # otherwise the other ranks would wait for this one forever
             _write_end(folder, end)
+            ignore_signals()
             return 1
         with log:
             end, carriage = _End(None, say("adapters.stopped_before_begun")), Carriage(folder, order)
@@ -116,6 +117,7 @@ def main(folder: Path) -> int:
         _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, watch=watch)
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # a late engine may have written it again
+        ignore_signals()
     return 0
 
 

@@ -98,7 +98,9 @@ class Watch:
 
     def _hear(self) -> None:
         """An engine that signals all processes of a job has already told the job: do not signal it twice."""
-        self.ask(by="signal", passes_on=self._ear is None or not self._ear.has_heard())
+        # Once the job is over, the ear may be gone too.
+        has_heard = self._job is not None and self._ear is not None and self._ear.has_heard()
+        self.ask(by="signal", passes_on=not has_heard)
 
     def ask(self, *, by: Asker = "us", passes_on: bool = True, most_s: int | None = None) -> None:
         """End the job: SIGTERM, its grace, then SIGKILL."""
@@ -190,6 +192,16 @@ class Watch:
             signal_group(self._job.pid, signal.SIGKILL)
         elif left_s < BEAT_S:
             signal.setitimer(signal.ITIMER_REAL, left_s, BEAT_S)
+
+
+def ignore_signals() -> None:
+    """To be called once the end is recorded.
+
+    Python resets its handlers while it exits, so the next alarm would kill the runner. `srun` takes that for
+    a failed rank and ends the others. An ignored signal stays ignored.
+    """
+    for number in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def signal_group(group: int, number: int) -> None:
