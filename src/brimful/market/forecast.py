@@ -224,9 +224,9 @@ def _bucket(change: float) -> int:
     return int(copysign(min(5, floor(log2(1 + abs(change) / 0.005))), change))
 
 
-# How high a price rose: up to each edge. Finer than any limit needs; between two edges cases are spread
+# How high a price rose: up to each edge; the last is 37 times the price. Between two edges cases are spread
 # evenly.
-_EDGES = (0.0, *(0.0025 * expm1(k * log(2) / 2) for k in range(1, 18)))
+_EDGES = (0.0, *(0.0025 * expm1(k * log(2) / 2) for k in range(1, 22)))
 _LEAN = 10.0  # cases that the wider cell counts for in the narrower one
 
 
