@@ -113,7 +113,7 @@ def test_chances_on_the_market_page_are_in_the_api(demo: Demo) -> None:
             old.add(hour * 3600, young.price * (1.8 if 9 <= hour % 24 < 19 else 1.0) * (1 + hour % 7 / 20))
         page = http.get("/market").text
         known = set[str]()
-        for path in ("prices", "forecast", "reservations"):
+        for path in ("prices?since_s=0", "forecast", "reservations"):
             known |= told(http.get(f"/v1/{path}").json()["data"])
         assert written(page) <= known
         answer = http.get("/v1/forecast").json()["data"]
