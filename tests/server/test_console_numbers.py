@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from brimful.language import Number, Percent, Size, Usd, language
+from brimful.market.survival import PriceRecord
 from tests.server.live import wait_for
 from tools.demo import OOM, Demo
 
@@ -96,6 +97,33 @@ def test_every_number_on_every_page_is_in_the_api(demo: Demo) -> None:
         assert found, path
         unknown = {each for each in found - known.union(*map(told, more)) if not _adds_up(each, known)}
         assert unknown == set(), f"{path}: {sorted(unknown)}"
+
+
+def test_chances_on_the_market_page_are_in_the_api(demo: Demo) -> None:
+    """The demo's three days are too short for chances: its pool gets a month of prices here."""
+    http = TestClient(demo.app, base_url="http://127.0.0.1")
+    token = demo.person("mara", "*", "operator")
+    http.headers.update({"authorization": f"Bearer {token}", "accept-language": "en"})
+    records = demo.service.reader.price_records.of
+    ((pool, young),) = records.items()
+    assert f"({young.hours} h, needs 168 h)" in http.get("/market").text
+    records[pool] = old = PriceRecord(young.hour - 30 * 24)
+    try:
+        for hour in range(old.hour, young.hour + 1):
+            old.add(hour * 3600, young.price * (1.8 if 9 <= hour % 24 < 19 else 1.0) * (1 + hour % 7 / 20))
+        page = http.get("/market").text
+        known = set[str]()
+        for path in ("prices?since_s=0", "forecast", "reservations"):
+            known |= told(http.get(f"/v1/{path}").json()["data"])
+        assert written(page) <= known
+        answer = http.get("/v1/forecast").json()["data"]
+        assert answer["bids"]
+        for bid in answer["bids"]:
+            assert all(EN.text(Percent(chance)) in page for chance in bid["stays"].values())
+        assert "Error of earlier chances" in page
+        assert "needs 168 h" not in page
+    finally:
+        records[pool] = young
 
 
 def _adds_up(text: str, known: set[str]) -> bool:

@@ -105,6 +105,62 @@ def test_prices_are_told_to_all_with_depth_but_without_names(shop: Shop) -> None
     assert shop.ask("GET", "/v1/prices", shop.a)[1]["pools"][0]["history"] == []
 
 
+def test_the_chance_of_each_bid_is_told_to_its_team_and_of_each_limit_to_all(shop: Shop) -> None:
+    pool = shop.ask("GET", "/v1/prices", shop.a)[1]["pools"][0]
+    where: dict[str, Any] = {name: pool[name] for name in ("site", "gpu", "tier")}
+    status, told = shop.ask("GET", "/v1/forecast?limit_microusd=2500000", shop.a)
+    assert status == 200
+    assert told["chances"][0]["known_hours"] < 24
+    assert set(told["chances"][0]["limits"][0]["stays"].values()) == {None}  # nothing is made up
+    began_s = shop.now_s
+    events = [
+        PoolPriced(
+            at_s=began_s + hour * 3600,
+            **where,
+            microusd_per_gpu_hour=(price := (3 if 9 <= hour % 24 < 19 else 2) * USD),
+            cleared_microusd_per_gpu_hour=price,
+            held=0,
+            wanted=0,
+            gpus=4,
+        )
+        for hour in range(24 * 20)
+    ]
+    assert shop.store.append(events, after=shop.service.reader.fleet.seq)
+    shop.service.reader.refresh()
+    shop.now_s = events[-1].at_s
+    mine = shop.submit(shop.a, gpus=4, limit_microusd_per_gpu_hour=4 * USD)
+    shop.tick(30)
+    theirs = shop.submit(shop.b, gpus=4, limit_microusd_per_gpu_hour=1 * USD)
+    shop.tick(30)
+    told = shop.ask("GET", "/v1/forecast?limit_microusd=2500000", shop.a)[1]
+    (chances,) = told["chances"]
+    assert chances["needs_hours"] == {"1": 168, "8": 168, "24": 168, "72": 360}
+    assert chances["known_hours"] == 24 * 20 - 1
+    limits = {each["limit_microusd_per_gpu_hour"]: each["stays"] for each in chances["limits"]}
+    assert list(limits) == [4 * USD, 2_500_000, 1 * USD]
+    assert limits[4 * USD]["24"] == 1.0
+    assert limits[1 * USD] == {"1": 0.0, "8": 0.0, "24": 0.0, "72": 0.0}  # below the price of now
+    assert limits[2_500_000]["1"] > 0.8 > 0.2 > limits[2_500_000]["24"]
+    score = chances["score"]["8"]
+    assert score["cases"] > 100
+    assert score["brier"] < score["brier_climatology"]
+
+    def bids(who: dict[str, str]) -> list[tuple[str, bool, Any]]:
+        found = shop.ask("GET", "/v1/forecast", who)[1]["bids"]
+        return [(each["job"], each["held"], each["stays"]["24"]) for each in found]
+
+    assert bids(shop.a) == [(mine, True, 1.0)]
+    assert bids(shop.b) == [(theirs, False, 0.0)]
+    assert bids(shop.operator) == [(theirs, False, 0.0), (mine, True, 1.0)]
+    page = shop.http.get("/market", headers={**shop.b, "accept-language": "en"}).text
+    assert theirs in page
+    assert f"/jobs/{mine}" not in page
+    assert "Error of earlier chances" in page
+    for code, said in (("de", "Gebote deiner Teams"), ("fr", "Enchères de vos équipes")):
+        assert said in shop.http.get("/market", headers={**shop.a, "accept-language": code}).text
+    assert shop.http.get("/v1/forecast?limit_microusd=0", headers=shop.a).status_code in (400, 422)
+
+
 def test_depth_counts_a_lease_in_its_own_pool_alone(shop: Shop) -> None:
     shop.engine.has = [*shop.engine.has, replace(a_node("node-1", gpus=4), tier="spot")]
     shop.tick()

@@ -381,10 +381,60 @@ class SpotForecastAnswer(TypedDict):
     stays: Annotated[dict[str, float], "probability of lasting another 1, 6 and 24 hours"]
 
 
+Stays = Annotated[
+    dict[str, float | None],
+    "probability that the price stays at or below the limit for the next 1, 8, 24 and 72 hours; "
+    "null: not enough price history yet",
+]
+
+
+class LimitChanceAnswer(TypedDict):
+    limit_microusd_per_gpu_hour: Usd
+    stays: Stays
+
+
+class ChanceScoreAnswer(TypedDict):
+    cases: Annotated[
+        int, "chances that were stated for limits 0 to 25 % above the price, and have been decided"
+    ]
+    brier: Annotated[float, "mean squared error of the chances; lower is better"]
+    brier_climatology: Annotated[float, "the same of always stating the usual rate so far"]
+    skill: Annotated[float | None, "how much lower the first is; null: the second is zero"]
+
+
+class PoolChancesAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: Tier
+    microusd_per_gpu_hour: Annotated[int, "the higher of what is billed and what last cleared"]
+    known_hours: Annotated[int, "hours of price history"]
+    needs_hours: Annotated[dict[str, int], "hours of price history needed, by hours ahead"]
+    limits: Annotated[list[LimitChanceAnswer], "limits of open bids, highest first, and the one asked for"]
+    score: Annotated[
+        dict[str, ChanceScoreAnswer | None], "of earlier chances, by hours ahead; null: none yet"
+    ]
+
+
+class BidChanceAnswer(TypedDict):
+    job: str
+    name: str
+    tenant: str
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    held: Annotated[bool, "whether it holds its GPUs; otherwise it waits for them"]
+    limit_microusd_per_gpu_hour: Usd
+    stays: Stays
+
+
 class ForecastAnswer(TypedDict):
     now_s: Utc
     pools: list[PoolForecastAnswer]
     spot: list[SpotForecastAnswer]
+    chances: Annotated[list[PoolChancesAnswer], "of the price in each market pool"]
+    bids: Annotated[list[BidChanceAnswer], "of your teams in market pools, lowest limit first"]
+    more_bids: Annotated[int, "bids that were left out because there are too many"]
 
 
 class BudgetTermsAnswer(TypedDict):

@@ -181,9 +181,13 @@ class Client:
         query = {} if since_s is None else {"since_s": since_s}
         return cast("answers.PricesAnswer", self.get("/v1/prices", **query))
 
-    def forecast(self, *, hours: int = 24) -> answers.ForecastAnswer:
-        """The load of every pool, hour by hour, with scores of earlier forecasts; how long spot lasts."""
-        return cast("answers.ForecastAnswer", self.get("/v1/forecast", hours=hours))
+    def forecast(self, *, hours: int = 24, limit_microusd: int | None = None) -> answers.ForecastAnswer:
+        """The load of every pool, hour by hour; how long spot lasts; whether prices stay at or below limits.
+
+        Each with scores of earlier forecasts. `limit_microusd`: also the chance for this price per GPU-hour.
+        """
+        found = self.get("/v1/forecast", hours=hours, limit_microusd=limit_microusd)
+        return cast("answers.ForecastAnswer", found)
 
     def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> answers.JobAnswer:
         body = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}

@@ -9,9 +9,9 @@ When loads drift, such a band is too narrow, so the share left outside on each s
 what fell outside (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021).
 
 Price. Past rises within h hours are counted by what the preceding days looked like: the price's change over a
-day, how much it moved in three days, its change over three days. A cell with few cases leans on the wider one
-above it, up to the count of all cases. The chance of staying below a limit is the share of cases that rose
-less.
+day, how much it moved in three days, its change over three days; before these by the hour, if known. A cell
+with few cases leans on the wider one above it, up to the count of all cases. The chance of staying below a
+limit is the share of cases that rose less.
 """
 
 from __future__ import annotations
@@ -211,10 +211,11 @@ class Situation(NamedTuple):
     day: float  # change over a day
     moved: float  # all changes of three days, regardless of direction, per day
     three_days: float
+    clock: tuple[int, ...] = ()  # hour of the day and the like, where prices follow working hours
 
     def cells(self) -> tuple[tuple[int, ...], ...]:
         """From all cases down to those most like this one."""
-        keys = tuple(_bucket(each) for each in (self.day, self.moved, self.three_days))
+        keys = (*self.clock, *(_bucket(each) for each in (self.day, self.moved, self.three_days)))
         return tuple(keys[:n] for n in range(len(keys) + 1))
 
 
@@ -223,9 +224,9 @@ def _bucket(change: float) -> int:
     return int(copysign(min(5, floor(log2(1 + abs(change) / 0.005))), change))
 
 
-# How high a price rose: up to each edge. Finer than any limit needs; between two edges cases are spread
+# How high a price rose: up to each edge; the last is 37 times the price. Between two edges cases are spread
 # evenly.
-_EDGES = (0.0, *(0.0025 * expm1(k * log(2) / 2) for k in range(1, 18)))
+_EDGES = (0.0, *(0.0025 * expm1(k * log(2) / 2) for k in range(1, 22)))
 _LEAN = 10.0  # cases that the wider cell counts for in the narrower one
 
 

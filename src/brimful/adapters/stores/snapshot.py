@@ -23,6 +23,7 @@ from brimful.fleet.state import Fleet
 from brimful.language import sentence
 from brimful.market.invoice import Days, Invoices, Sums
 from brimful.market.ledger import Ledger
+from brimful.market.survival import PriceRecords
 from brimful.scheduler.ports import Store
 
 log = logging.getLogger("brimful")
@@ -48,7 +49,7 @@ class KeepsSnapshots(Store, Protocol):
 
 
 class Fold:
-    """Fleet, ledger and bills after the same events, with old jobs moved out of memory."""
+    """Fleet, ledger, bills and price records after the same events, with old jobs moved out of memory."""
 
     def __init__(self) -> None:
         self.fleet = Fleet(keep=KEEP)
@@ -56,6 +57,7 @@ class Fold:
         self._invoices = Invoices(self.ledger)
         self.bills = Sums("team", "user", "site", "gpu", "day")  # too many jobs for a dimension
         self.days = Days()
+        self.price_records = PriceRecords()
         self.spent: dict[str, int] = {}  # by job, for the jobs in `fleet.leaving`
 
     def apply(self, event: Any) -> None:  # noqa: ANN401 - any event
@@ -64,6 +66,7 @@ class Fold:
         lines = self._invoices.apply(event)
         self.bills.add(lines)
         self.days.add(lines)
+        self.price_records.apply(event)
         if len(self.fleet.leaving) != before:
             for name in list(self.fleet.leaving)[before:]:
                 self.spent[name] = self.ledger.forget(name)

@@ -10,10 +10,10 @@ from typing import Any
 
 from brimful.cli.commands import Answer, integer
 from brimful.cli.render import EIGHTHS, table
-from brimful.client.answers import ForecastAnswer
+from brimful.client.answers import BidChanceAnswer, ForecastAnswer, PoolChancesAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
-from brimful.language import Number, Percent, Quoted, Seconds, say, told, words
+from brimful.language import Number, Percent, Quoted, Seconds, Usd, say, told, words
 from brimful.language.printable import all_printable
 from brimful.market.forecast import (
     Band,
@@ -24,12 +24,15 @@ from brimful.market.forecast import (
     pooled,
     score_prices,
 )
+from brimful.units import MICROUSD
 
 EXAMPLE = """brimful market forecast
+brimful market forecast --limit 1.5
 brimful market forecast --load load.csv.gz --score
 brimful market forecast --prices spot.csv.gz --name "g5.xlarge use1-az1" --limit 0.5"""
 
 YEAR_H = 365 * 24
+BIDS_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +54,11 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _from_server(args: argparse.Namespace) -> Answer:
-    found: ForecastAnswer = Client().forecast(hours=args.hours)
+    limit = args.limit
+    if limit is not None and not 1e-6 <= limit < 1e6:  # also rejects NaN
+        raise BadInput(say("money.bad_limit", limit=limit))
+    asked = None if limit is None else round(limit * MICROUSD)
+    found: ForecastAnswer = Client().forecast(hours=args.hours, limit_microusd=asked)
     parts = []
     for pool in all_printable(found["pools"]):
         bands = [Band(each["low"], each["likely"], each["high"]) for each in pool["ahead"]]
@@ -63,6 +70,9 @@ def _from_server(args: argparse.Namespace) -> Answer:
             parts[-1] += "\n" + _score_text(score["hours"], score["coverage"], *skills)
     if found["spot"]:
         parts.append(_spot_text(all_printable(found["spot"])))
+    parts += [_chances_text(pool) for pool in all_printable(found["chances"])]
+    if found["bids"]:
+        parts.append(_bids_text(all_printable(found["bids"]), found["more_bids"]))
     return Answer(found, "\n\n".join(parts) or words("money.no_load_yet"))
 
 
@@ -153,6 +163,56 @@ def _spot_text(pools: Sequence[Any]) -> str:
     ]
     names = ("pool", "spot", "since", "lasts_h", "stays_1", "stays_6", "stays_24")
     return table([words(f"money.col_{name}") for name in names], rows, right=(3, 4, 5, 6))
+
+
+def _chances_text(pool: PoolChancesAnswer) -> str:
+    name = words("money.gpu_at_site", gpu=pool["gpu"], site=pool["site"])
+    lines = [words("money.chances_of", name=name, price=Usd(pool["microusd_per_gpu_hour"]))]
+    known, hours = pool["known_hours"], list(pool["needs_hours"])
+    ready = [each for each in hours if known >= pool["needs_hours"][each]]
+    if ready and pool["limits"]:
+        rows = [
+            (
+                told(Usd(each["limit_microusd_per_gpu_hour"])),
+                *(_percent(each["stays"][ahead]) for ahead in ready),
+            )
+            for each in pool["limits"]
+        ]
+        header = [words("money.col_limit"), *(f"{ahead} h" for ahead in ready)]
+        lines += table(header, rows, right=range(len(header))).splitlines()
+    short: dict[int, list[str]] = {}
+    for ahead in hours:
+        if ahead not in ready:
+            short.setdefault(pool["needs_hours"][ahead], []).append(ahead)
+    for needs, each in short.items():
+        lines.append(words("money.no_chance", ahead=", ".join(each), known=known, needs=needs))
+    for ahead, score in pool["score"].items():
+        if score is not None:
+            errors = {"brier": Number(score["brier"], 3), "usual": Number(score["brier_climatology"], 3)}
+            cases = Number(score["cases"])
+            lines.append(words("money.chance_score", ahead=ahead, cases=cases, **errors))
+    return "\n  ".join(lines)
+
+
+def _bids_text(bids: Sequence[BidChanceAnswer], more: int) -> str:
+    hours = list(bids[0]["stays"])
+    rows = [
+        (
+            bid["job"],
+            bid["gpu"],
+            bid["site"],
+            words("money.bid_holds" if bid["held"] else "money.bid_waits"),
+            told(Usd(bid["limit_microusd_per_gpu_hour"])),
+            *(_percent(bid["stays"][ahead]) for ahead in hours),
+        )
+        for bid in bids[:BIDS_SHOWN]
+    ]
+    names = [words(f"money.col_{name}") for name in ("job", "gpu", "site", "state", "limit")]
+    header = [*names, *(f"{ahead} h" for ahead in hours)]
+    lines = [words("money.own_bids"), *table(header, rows, right=range(4, len(header))).splitlines()]
+    more += len(bids) - len(rows)
+    lines += [words("money.more_bids", n=more)] if more else []
+    return "\n  ".join(lines)
 
 
 def _prices(args: argparse.Namespace) -> Answer:

@@ -58,11 +58,17 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
     @router.get("/forecast", response_model=envelope(ForecastAnswer), responses=COMMON)
     def forecast(
         hours: Annotated[int, Query(ge=1, le=48)] = 24,
+        limit_microusd: Annotated[
+            int | None, Query(ge=1, le=1 << 50, description="also the chance for this price per GPU-hour")
+        ] = None,
         who: Principal = viewer,
     ) -> Response:
-        """The load of every pool, hour by hour, and how long spot lasts; with scores of earlier forecasts."""
-        del who
-        return ok(ahead.view(hours=hours))
+        """The load of every pool, hour by hour, how long spot lasts, and whether market prices stay low.
+
+        Chances are given for every limit that is bid, without names, and for each bid of your teams.
+        Each forecast comes with the score of earlier ones.
+        """
+        return ok(ahead.view(who, hours=hours, limit_microusd=limit_microusd))
 
     @router.get("/budgets", response_model=envelope(BudgetsAnswer), responses=COMMON)
     def budgets(who: Principal = viewer) -> Response:

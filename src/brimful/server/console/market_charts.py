@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.client.answers import SpendDaysAnswer
+from brimful.client.answers import PoolChancesAnswer, SpendDaysAnswer
 from brimful.language import words
 from brimful.server.service.reader import Reader
 from brimful.server.views.forecast import WEEK_H, past_of
@@ -13,6 +13,7 @@ from brimful.server.views.money import prices_view
 from brimful.units import HOUR_S
 
 BACK_S = 6 * 3600
+DAY = "24"  # the hours ahead whose chance stands beside the bids
 POOLS_SHOWN = 12
 STEPS_SHOWN = 8
 SPENDERS_SHOWN = 5
@@ -20,16 +21,19 @@ DAYS_LEAST = 7  # of a chart of days
 WIDTH, HEIGHT = 1000, 100  # of a chart, independent of its size on the page
 
 
-def market_cards(reader: Reader) -> list[dict[str, Any]]:
+def market_cards(reader: Reader, chances: Sequence[PoolChancesAnswer] = ()) -> list[dict[str, Any]]:
     """One card per market pool; none if every price is posted."""
     if reader.market is None:
         return []
-    now_s = reader.now_s()
+    now_s, known = reader.now_s(), {(each["site"], each["gpu"], each["tier"]): each for each in chances}
     pools = [each for each in prices_view(reader, since_s=max(0, now_s - BACK_S)) if each["market"]]
-    return [_card(pool, now_s=now_s) for pool in pools[:POOLS_SHOWN]]
+    return [
+        _card(pool, known.get((pool["site"], pool["gpu"], pool["tier"])), now_s=now_s)
+        for pool in pools[:POOLS_SHOWN]
+    ]
 
 
-def _card(pool: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
+def _card(pool: Mapping[str, Any], chances: PoolChancesAnswer | None, *, now_s: int) -> dict[str, Any]:
     history = pool["history"]
     start_s = max(history[0]["at_s"], now_s - BACK_S) if history else now_s
     top = max([each["cleared_microusd_per_gpu_hour"] for each in history], default=0) or 1
@@ -49,6 +53,9 @@ def _card(pool: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
 
     billed = steps("microusd_per_gpu_hour", top)
     most = max([each["held"] + each["wanted"] for each in pool["depth"]], default=0) or 1
+    limits = [] if chances is None else chances["limits"]
+    stays = {each["limit_microusd_per_gpu_hour"]: each["stays"][DAY] for each in limits}
+    is_known = any(chance is not None for chance in stays.values())
     return {
         **pool,
         "used": pool["gpus"] - pool["free"],
@@ -63,11 +70,31 @@ def _card(pool: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "wanted_line": _line(steps("wanted", wanted)),
         "gpus_y": round(HEIGHT - HEIGHT * pool["gpus"] / wanted, 1),
         "steps": [
-            {**each, "held_frac": each["held"] / most, "both_frac": (each["held"] + each["wanted"]) / most}
+            {
+                **each,
+                "held_frac": each["held"] / most,
+                "both_frac": (each["held"] + each["wanted"]) / most,
+                "stays": stays.get(each["limit_microusd_per_gpu_hour"]) if is_known else None,
+            }
             for each in pool["depth"][:STEPS_SHOWN]
         ],
         "more_steps": max(0, len(pool["depth"]) - STEPS_SHOWN),
+        "chance_hours": DAY if is_known else "",
+        "no_chance": [] if chances is None else _no_chance(chances),
+        "chance_scores": []
+        if chances is None
+        else [(hours, score) for hours, score in chances["score"].items() if score is not None],
     }
+
+
+def _no_chance(chances: PoolChancesAnswer) -> list[dict[str, Any]]:
+    """The hours ahead for which the record is too short, by how much they need."""
+    short: dict[int, list[str]] = {}
+    for hours, needs in chances["needs_hours"].items():
+        if chances["known_hours"] < needs:
+            short.setdefault(needs, []).append(hours)
+    known = chances["known_hours"]
+    return [{"ahead": ", ".join(each), "known": known, "needs": needs} for needs, each in short.items()]
 
 
 def _line(corners: Sequence[tuple[float, float]]) -> str:

@@ -44,6 +44,7 @@ from brimful.units import integer_from_text, microusd_from_usd
 Made = TypeVar("Made")
 NODES_SHOWN = 24
 TRANSFERS_SHOWN = 20
+BIDS_SHOWN = 12
 RESERVATIONS_SHOWN = 20
 AHEAD_H = 48
 SPEND_DAYS = 28
@@ -85,7 +86,7 @@ class Overview:
         }
 
     def market(self, who: Principal, _asked: Mapping[str, str]) -> dict[str, Any]:
-        forecast = self._ahead.view(hours=AHEAD_H)
+        forecast = self._ahead.view(who, hours=AHEAD_H)
         loads = {(each["site"], each["gpu"], each["tier"]): each for each in forecast["pools"]}
         pools = []
         for pool in prices_view(self._reader):
@@ -101,7 +102,9 @@ class Overview:
         reserved = reservations_view(self._reader, who)
         return {
             "pools": pools,
-            "market": market_cards(self._reader),
+            "market": market_cards(self._reader, forecast["chances"]),
+            "bids": forecast["bids"][:BIDS_SHOWN],
+            "more_bids": max(0, len(forecast["bids"]) - BIDS_SHOWN) + forecast["more_bids"],
             "spot": forecast["spot"],
             "reservations": [
                 {**each, "mine": who.may("submitter", each["tenant"])}

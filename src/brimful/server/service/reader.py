@@ -25,6 +25,7 @@ from brimful.language import Quoted, Seconds, Sentence, Several, say
 from brimful.market.invoice import Days, Sums
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
+from brimful.market.survival import PriceRecords
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.cloud.buying import Buying
 from brimful.scheduler.cloud.providers import Provider
@@ -109,6 +110,10 @@ class Reader:
     @property
     def days(self) -> Days:
         return self._seen.days
+
+    @property
+    def price_records(self) -> PriceRecords:
+        return self._seen.price_records
 
     def locked(self) -> threading.RLock:
         """Hold this while reading several things that must agree, but not during I/O."""

@@ -180,7 +180,7 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPrice
                     else prices[pool]
                 ),
                 "floor_microusd_per_gpu_hour": reader.floor_microusd(pool),
-                "depth": list(_depth(reader, pool)) if is_market else [],
+                "depth": list(depth_of(reader, pool)) if is_market else [],
                 "history": _history(reader, pool, since_s) if is_market and since_s is not None else [],
                 "ahead": _ahead(reader, pool),
             }
@@ -188,7 +188,8 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPrice
         ]
 
 
-def _depth(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
+def depth_of(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
+    """Steps of limits, highest first."""
     fleet, floor = reader.fleet, reader.floor_microusd(pool)
     asked: dict[int, list[int]] = {}  # limit -> GPUs held, additional GPUs wanted
     for lease in fleet.leases_at.get(pool.site, {}).values():
