@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.conftest import missing
 
 DISK_MIB = 8
 
@@ -24,7 +24,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         check=False,
     )
     if made.returncode != 0:
-        pytest.skip(f"a file system can be mounted by root alone: {made.stderr.strip()}")
+        missing("a file system of its own", f"only root can mount one: {made.stderr.strip()}")
     folder.chmod(0o700)
     try:
         yield folder

@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 version=1.20.5+really1.20.2
-url=http://deb.debian.org/debian/pool/main/k/kubernetes/kubernetes_$version.orig.tar.gz
+source=pool/main/k/kubernetes/kubernetes_$version.orig.tar.gz
 sum=b83c0780efb182d928dc63d46488a847f161f04e40a94b96bf5247dd671ecdfc
 home=$PWD/.venv/kubernetes
 src=$home/go/src/k8s.io/kubernetes
@@ -15,6 +15,10 @@ stop() { printf 'brimful: %s\n' "$*" >&2; exit 1; }
 
 [ -x "$home/bin/kube-apiserver" ] && [ -x "$home/bin/kube-scheduler" ] && [ -x "$home/bin/etcd" ] && exit 0
 command -v apt-get >/dev/null || stop "needs Debian's golang-1.19-go and etcd-server"
+# From the mirror that this machine uses.
+mirror=$(apt-get --print-uris download etcd-server | sed "s,^'\(.*\)/pool/.*,\1,") && [ -n "$mirror" ] ||
+    stop "apt-get does not know etcd-server; run: apt-get update"
+url=$mirror/$source
 mkdir -p "$home/bin" "$src"
 
 if [ ! -x "$home/bin/etcd" ]; then

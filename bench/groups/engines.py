@@ -36,6 +36,7 @@ TABLES = ("slurm",)
 SLEEPS = ("sleep", "600")
 DEAF = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
 LIMIT_S = 120.0
+FOREIGN = 1000
 
 
 class Figure(NamedTuple):
@@ -171,9 +172,12 @@ def _beside_strangers(bench: Bench) -> Iterator[Figure]:
     cluster = bench.cluster
     cluster.run("sbatch", "-p", "low", "-J", "stranger", "-o", "/dev/null", "--gres=gpu:a100:8", "-N2",
                 "--wrap=exec sleep 3600")  # fmt: skip
-    for _ in range(10):
-        cluster.run("sbatch", "--array=1-100", "-p", "low", "-J", "stranger", "-o", "/dev/null",
-                    "--gres=gpu:a100:8", "--wrap=exec sleep 3600")  # fmt: skip
+    # Jobs of their own: Slurm shows an array that waits as one line.
+    for _ in range(FOREIGN):
+        cluster.run("sbatch", "-p", "low", "-J", "stranger", "-o", "/dev/null", "--gres=gpu:a100:8",
+                    "--wrap=exec sleep 3600")  # fmt: skip
+    lines = len(cluster.run("squeue", "-h", "--name=stranger").splitlines())
+    assert lines == FOREIGN + 1, lines
     times = []
     for _ in range(30):
         began = time.monotonic()

@@ -72,6 +72,12 @@ def saved(folder: Path, step: int, *, lease: str = "") -> Checkpoint:
     return found
 
 
+def test_the_first_to_write_a_key_wins(objects: Objects) -> None:
+    assert objects.put("job-1/manifest", b"first")
+    assert not objects.put("job-1/manifest", b"second")
+    assert objects.get("job-1/manifest") == b"first"
+
+
 def damage_one(objects: Objects) -> None:
     """Change one byte of a block that only the newest checkpoint has."""
     key = max(objects.keys("blocks/"), key=lambda each: b"head 9" in (objects.get(each) or b""))

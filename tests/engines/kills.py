@@ -24,6 +24,7 @@ folder = "{folder}"
 gpu = "slot"
 usd_per_gpu_hour = 3.6
 """
+WORK_S = 3  # of each command
 OVER = {"finished", "failed", "cancelled", "stopped"}
 
 
@@ -37,7 +38,11 @@ def main(folder: Path, kills: int) -> None:
         try:
             wait_for(lambda: server.ask("fleet", "nodes"))
             for i in range(kills):
-                command = ("sh", "-c", f"echo x >> {folder}/ran-{i}; sleep 3; echo x >> {folder}/done-{i}")
+                command = (
+                    "sh",
+                    "-c",
+                    f"echo x >> {folder}/ran-{i}; sleep {WORK_S}; echo x >> {folder}/done-{i}",
+                )
                 job = server.submit("--name", f"job-{i}", command=command)
                 jobs[job] = i % 2 == 1
                 time.sleep(rng.uniform(0, 4))  # before, while or after it starts
@@ -51,8 +56,10 @@ def main(folder: Path, kills: int) -> None:
             found = {
                 "phases": {job: server.show(job)["phase"] for job in jobs},
                 "cancelled": [job for job, is_cancelled in jobs.items() if is_cancelled],
+                "done_when_over": [i for i in range(kills) if (folder / f"done-{i}").exists()],
                 "invoice": server.ask("invoice", "--data", str(folder / "data")),
             }
+            time.sleep(WORK_S + 1)  # whatever still runs would be done by now
         finally:
             server.down()
     (folder / "kills.json").write_text(json.dumps(found))

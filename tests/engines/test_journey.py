@@ -65,6 +65,8 @@ def test_a_server_killed_around_starts_and_stops_runs_every_command_at_most_once
     found = json.loads((tmp_path / "kills.json").read_text())
     ran = [path.read_text() if (path := tmp_path / f"ran-{i}").exists() else "" for i in range(KILLS)]
     assert set(ran) <= {"", "x\n"}, "at most once"
+    done = [i for i in range(KILLS) if (tmp_path / f"done-{i}").exists()]
+    assert done == found["done_when_over"], "what is over does nothing more"
     for i, (job, phase) in enumerate(found["phases"].items()):
         if job not in found["cancelled"]:
             assert (phase, (tmp_path / f"done-{i}").read_text()) == ("finished", "x\n"), "none lost"

@@ -41,6 +41,9 @@ def test_a_site_that_is_only_watched_sees_everybodys_jobs_and_starts_nothing(
         cluster.stranger("--gres=gpu:v100:2", "-N2", sleeps_s=1, partition=WATCHED)
         wait_for(lambda: _all_over(folder, jobs=7))
         assert server.ask("fleet", "show")["gpus"] == 0, "what is watched is not for jobs"
+        ours = server.submit("--gpus", "1", command=("true",))
+        wait_for(lambda: server.show(ours)["why_code"])
+        assert (server.show(ours)["phase"], server.show(ours)["leases"]) == ("waiting", [])
         names = cluster.run("squeue", "-h", "-t", "all", "-p", WATCHED, "-o", "%j").split()
         assert names == ["stranger"] * 7, "nothing was started"
         told = server.ask("admin", "observed", "hpc")

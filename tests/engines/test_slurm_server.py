@@ -106,6 +106,23 @@ def test_what_slurm_preempts_goes_on_elsewhere_from_its_checkpoint(server: Live,
     wait_for(lambda: phase(server, job) == "finished")
 
 
+def test_what_slurm_keeps_waiting_is_handed_back_and_runs_elsewhere(server: Live, cluster: Cluster) -> None:
+    command = [sys.executable, "-c", COUNTS]
+    runs = server.submit("--gpus", "8", command=command)
+    wait_for(lambda: "saved" in log_of(server, f"{runs}.1"))
+    busy = server.show(runs)["leases"][0]["node"]
+    blocked = "n-1" if busy == "n-0" else "n-0"
+    cluster.stranger("-w", blocked, "-n", "64")  # its cores and none of its GPUs
+    job = server.submit("--gpus", "8", command=command)
+    wait_for(lambda: [each["reason_code"] for each in server.show(job)["leases"][:1] if each["ended_s"]])
+    Path("go").touch()
+    wait_for(lambda: phase(server, job) == "finished")
+    first, *_, last = server.show(job)["leases"]
+    assert (first["node"], first["started_s"]) == (blocked, None)
+    assert first["reason_code"]["code"] == "slurm.handed_back"
+    assert last["node"] == busy
+
+
 @pytest.mark.postgres
 def test_two_servers_start_nothing_twice_when_the_leader_is_killed_during_starts(
     cluster: Cluster, tmp_path: Path, postgres_url: str
