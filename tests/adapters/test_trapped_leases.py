@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -133,7 +134,7 @@ def test_a_job_that_ruins_its_marks_while_it_runs_is_stopped_and_ends(engine: Lo
     start_one(engine, "a.1", SLEEP, node="node-0", gpus=(0,))
     eventually(lambda: (found := seen(engine)) is not None and found.state == "running")
     folder = engine._folder("a.1")
-    runner = engine._runners["a.1"].pid
+    runner = json.loads((folder / "started.json").read_text())["pid"]
     for name in ("started.json", "stop.json"):
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
