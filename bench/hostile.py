@@ -3,7 +3,8 @@
     python -m bench.hostile 5000 [/dev/shm]     about five minutes; prints the loop's longest pause
 
 Each case is a lease that is running according to the log, with traps in its folder or among its checkpoints.
-The scheduler looks, reads samples and logs, warns and stops, as with any job.
+The scheduler looks, reads samples and logs, warns and stops, as with any job. Some leases are started into
+trapped folders, by an engine that has just been restarted on them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseGran
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.job import SEAL
+from brimful.scheduler.ports import Start
 from brimful.scheduler.rules import Rules
 from brimful.server.service.service import Service
 
@@ -131,6 +133,11 @@ PLANTS: tuple[Plant, ...] = (
     _deep,
 )
 RARE: tuple[Plant, ...] = (_large,)  # expensive to plant
+TRAPS = (*PLANTS[:7], *PLANTS[-3:])  # what is no file: a lease must end whatever of these is in its folder
+STARTED = 2  # real leases per round
+ENTRIES = 100_000  # in one checkpoint folder, once; a million would take minutes to plant
+MANY_CASES = 1_000  # from here on it is planted
+WAIT_S = 120.0
 SECRET = "a line of somebody else's file"
 TOGETHER = 100  # leases at a time
 GPUS = 128
@@ -154,8 +161,10 @@ class Fuzz:
         self._secret = folder / "secret"
         self._secret.write_text(SECRET)
         self._root = folder / "leases"
-        node = Node(site="local", node="n", gpu="h100", gpus=GPUS, microusd_per_gpu_hour=1, declared=True)
-        self._engine = LocalEngine(self._root, [node])
+        self._node = Node(
+            site="local", node="n", gpu="h100", gpus=GPUS, microusd_per_gpu_hour=1, declared=True
+        )
+        self._engine = LocalEngine(self._root, [self._node])
         self._store = SqlStore(f"sqlite:///{folder / 'log.db'}")
         self._service = Service(self._store, [self._engine], Rules(grace_s=1), tick_s=0.05)
         self.found = Found()
@@ -181,7 +190,10 @@ class Fuzz:
         watch.start()
         try:
             for first in range(0, cases, TOGETHER):
+                if cases >= MANY_CASES and not first:
+                    self._plant_many(Path(self._engine.checkpoints("job-0")))
                 self._round(first, min(TOGETHER, cases - first))
+                self._start_trapped(first)
         finally:
             over.set()
             watch.join()
@@ -233,13 +245,51 @@ class Fuzz:
             return
         started = {"at_s": 1, "pid": 1, "speed": 1.0, "checkpoints": str(checkpoints)}
         (folder / "started.json").write_text(json.dumps(started))
-        checkpoints.mkdir(parents=True)
+        checkpoints.mkdir(parents=True, exist_ok=True)
         for name in ("x", "y\nz", ".saving-1", ".lease", "damaged-y"):
             if rng.random() < 0.5:
                 rng.choice(plants)(checkpoints / name, rng, self._secret)
             else:
                 (checkpoints / name).mkdir()
                 rng.choice(plants)(checkpoints / name / rng.choice((SEAL, "state.pt")), rng, self._secret)
+
+    def _plant_many(self, checkpoints: Path) -> None:
+        checkpoints.mkdir(parents=True)
+        for i in range(ENTRIES):
+            (checkpoints / f"many\n{i}").touch()
+
+    def _start_trapped(self, first: int) -> None:
+        """Each is refused or runs once, and ends when it is stopped."""
+        names = [f"new-{first + i}.1" for i in range(STARTED)]
+        for name in names:
+            (self._root / name).mkdir(mode=0o700)
+            for trap in self._rng.sample(READ + READ_TOO, self._rng.randrange(1, 4)):
+                self._rng.choice(TRAPS)(self._root / name / trap, self._rng, self._secret)
+        engine = LocalEngine(self._root, [self._node])
+        starts = [
+            Start(name, Job(job=name[:-2], gpus=1, command=("true",), folder="/"), parts=(("n", (0,)),))
+            for name in names
+        ]
+        left = set(names)
+
+        def live() -> None:
+            left.difference_update(engine.start(starts))
+            while left:
+                engine.stop(sorted(left), grace_s=1)
+                left.difference_update(
+                    each.lease for each in engine.observe(sorted(left)) if each.state in ("ended", "absent")
+                )
+                time.sleep(0.02)
+
+        life = threading.Thread(target=live, daemon=True)
+        life.start()
+        life.join(WAIT_S)
+        for name in left or (names if life.is_alive() else ()):
+            held = sorted(each.name for each in (self._root / name).iterdir())
+            self.found.broken.append(f"seed {self._seed}, {name}: it never ended: {held}")
+        for name in names:
+            shutil.rmtree(self._root / name, ignore_errors=True)
+        self.found.cases += STARTED
 
     def _begin(self, names: list[str]) -> None:
         events: list[Event] = []

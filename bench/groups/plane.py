@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
 
+from bench import hostile
 from bench.chaos import Chaos
 from bench.document import markdown
 from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
@@ -48,6 +49,7 @@ HISTORY, TAIL = 1_000_000, snapshot.EVERY - 1
 PIECE = 25_000  # finished jobs per transaction
 KILLS, SEEDS = int(os.environ.get("BRIMFUL_BENCH_KILLS", "300")), 2_000
 TICK_MS, START_S, RSS_MIB = 250.0, 3.0, 400.0
+CASES, PAUSE_MS = 5_000, 200.0
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -80,6 +82,7 @@ def tables() -> dict[str, str]:
             ["that start: resident memory", f"{start['resident MiB']:.0f} MiB", f"≤ {RSS_MIB:g} MiB"],
         ]
         rows += _killed(Path(folder))
+    rows += _trapped()
     with ProcessPoolExecutor() as pool:
         found = [each for seed in pool.map(broken, range(SEEDS), chunksize=50) for each in seed]
     rows.append([f"rehearsals with mishaps, {SEEDS:,} seeds", f"{len(found)} broken", "0"])
@@ -100,6 +103,18 @@ def _part(folder: str, name: str) -> dict[str, float]:
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def _trapped() -> list[list[str]]:
+    found = hostile.run(CASES)
+    for each in found.broken[:20]:
+        print(each)
+    pause_ms = 1e3 * found.longest_tick_s
+    is_met = pause_ms <= PAUSE_MS and found.cases >= CASES and not found.broken
+    text = f"{pause_ms:.0f} ms, {len(found.broken)} broken{'' if is_met else ': missed'}"
+    return [
+        [f"{found.cases:,} cases of hostile folders: longest pause of the loop", text, f"≤ {PAUSE_MS:g} ms"]
+    ]
 
 
 def _killed(folder: Path) -> list[list[str]]:

@@ -321,7 +321,7 @@ def test_a_job_that_cannot_leave_notes_any_more_is_still_waited_for(site: Site) 
 @pytest.mark.parametrize(
     ("in_the_way", "problem"),
     [
-        ("lock", "adapters.runner_not_begun"),
+        ("lock", "adapters.cannot_begin_in"),
         ("log", "adapters.cannot_begin_in"),
     ],
 )

@@ -28,6 +28,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         return
     while (await receive()).get("more_body"):
         pass
+    if scope["path"] == "/mine":
+        scope["state"]["who"] = "ann"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"x-kind", b"test")]})
     if scope["path"] == "/stream":
         await send({"type": "http.response.body", "body": b"first", "more_body": True})
@@ -157,6 +159,58 @@ def test_the_one_who_waits_longest_makes_room(
         assert b"well" in answer(dial(server, WHOLE))
     eventually(lambda: len(server.server_state.connections) <= 20)
     assert until_closed(idle[0]) == b""
+
+
+def test_lines_that_are_kept_alive_without_a_credential_keep_nobody_out(server: uvicorn.Server) -> None:
+    """Before, a newcomer was refused 20 of 20 times: nobody owed anything, so the newest was closed."""
+    over, most = threading.Event(), 20
+
+    def ask_again_and_again() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                line = dial(server)
+                while not over.is_set():
+                    line.sendall(WHOLE)
+                    if END not in answer(line):
+                        break
+
+    crowd = [threading.Thread(target=ask_again_and_again, daemon=True) for _ in range(most)]
+    for each in crowd:
+        each.start()
+    eventually(lambda: len(server.server_state.connections) >= most)
+    try:
+        let_in = 0
+        for _ in range(most):
+            with contextlib.suppress(ConnectionError):
+                let_in += b"well" in answer(dial(server, WHOLE))
+    finally:
+        over.set()
+        for each in crowd:
+            each.join(PATIENCE_S)
+    assert let_in >= most - 1, f"{let_in} of {most}"
+
+
+def test_a_line_with_a_credential_stays_while_one_without_can_go(
+    server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "OWED_S", 1e6)
+    user, stream = answered(server, b"/mine"), answered(server, b"/stream", b"first")
+    others = [answered(server) for _ in range(18)]
+    for _ in range(30):
+        assert b"well" in answer(dial(server, WHOLE))
+    assert until_closed(others[0]) == b""
+    user.sendall(WHOLE)
+    assert b"well" in answer(user)
+    stream.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        stream.recv(4096)
+
+
+def test_idle_lines_of_users_make_room_for_each_other(server: uvicorn.Server) -> None:
+    first = answered(server, b"/mine")
+    for _ in range(25):
+        answered(server, b"/mine")
+    assert until_closed(first) == b""
 
 
 def test_some_descriptors_are_kept_back_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

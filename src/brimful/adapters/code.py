@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from brimful.adapters.files import discard
+from brimful.adapters.files import discard, is_trap
 from brimful.errors import BadInput, Refused, WorldFailed
 from brimful.files import replacing
-from brimful.job import open_plain
+from brimful.job import open_plain, read_plain
 from brimful.language import Number, Quoted, Size, os_words, say
 
 MAX_BYTES = 100 << 20
@@ -46,7 +46,7 @@ class CodeStore:
         path = self.path(tenant, code)
         try:
             os.utime(path)
-            return path.stat().st_size
+            return None if is_trap(path) else path.stat().st_size
         except OSError:
             return None
 
@@ -72,6 +72,10 @@ class CodeStore:
                 say("adapters.code_full", tenant=tenant, held=Size(held), most=Size(MAX_TENANT_BYTES)),
                 code="code_full",
             )
+
+
+def read_packed(archive: Path) -> bytes:
+    return read_plain(archive, below=archive.parent, most_bytes=MAX_PACKED_BYTES)
 
 
 class Receiving:

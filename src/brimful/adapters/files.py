@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -10,15 +11,17 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from brimful.errors import WorldFailed
 from brimful.files import write_whole
 from brimful.job import read_plain
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Sentence, os_words, say
 
 JSON_BYTES = 16 << 20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# What opening or replacing a pipe, a socket, a device, a link or a folder ends with.
+IN_THE_WAY = (errno.ENXIO, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EEXIST, errno.ENOTDIR)
 NOTE_BYTES = 256 << 10  # for files that a job may have written: parsing blocks all other threads
 
 
@@ -39,6 +42,40 @@ def read_json(path: Path, *, most_bytes: int = JSON_BYTES) -> dict[str, Any] | N
     if not isinstance(body, dict):
         raise WorldFailed(say("adapters.file_holds", path=path, found=Quoted(str(body)[:40])))
     return body
+
+
+def open_to_write(path: Path, flags: int = os.O_APPEND | os.O_CREAT) -> BinaryIO:
+    """Where a job may have put something first: never blocks, follows no link, writes into no device."""
+    guarded = flags | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, guarded, 0o600)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    os.set_blocking(handle, True)  # a job may inherit it as its output
+    return os.fdopen(handle, "r+b")
+
+
+def is_trap(path: Path) -> bool:
+    """Whether something is there that can never be read as a file: brimful did not write it."""
+    try:
+        return not stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def make_folder(folder: Path) -> None:
+    """Unless it exists; a link to another folder is refused."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
+
+
+def in_words(error: OSError) -> Sentence:
+    """The system's words; where something is in the way that is not ours, its name."""
+    place = error.filename2 or error.filename
+    if error.errno in IN_THE_WAY and isinstance(place, str) and is_trap(Path(place)):
+        return say("adapters.in_the_way", name=Quoted(Path(place).name[:40]))
+    return os_words(error)
 
 
 def discard(path: Path) -> None:
@@ -94,6 +131,8 @@ RESERVED_BYTES = 4096
 
 def reserve(path: Path) -> None:
     """Reserve disk space for a small file, so that `write_reserved` cannot fail for lack of it later."""
+    if is_trap(_reserve_of(path)):
+        discard(_reserve_of(path))
     if not _reserve_of(path).exists():
         write_whole(_reserve_of(path), " " * RESERVED_BYTES, mode=0o600)
 
@@ -102,11 +141,13 @@ def write_reserved(path: Path, body: dict[str, Any]) -> None:
     """`write_json` into reserved space: overwritten in place, then renamed."""
     text = json.dumps(body)
     reserved = _reserve_of(path)
-    if not reserved.exists() or len(text) > RESERVED_BYTES:
+    if is_trap(path):
+        discard(path)  # a folder could not be replaced
+    if is_trap(reserved) or not reserved.exists() or len(text) > RESERVED_BYTES:
         write_json(path, body)
         return
-    with reserved.open("r+", encoding="ascii") as file:
-        file.write(text.ljust(RESERVED_BYTES))
+    with open_to_write(reserved, 0) as file:
+        file.write(text.ljust(RESERVED_BYTES).encode("ascii"))
         file.flush()
         os.fsync(file.fileno())
     reserved.replace(path)
@@ -129,7 +170,7 @@ def identity(folder: Path) -> str:
     if not path.exists():
         with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
             file.write(secrets.token_hex(16))
-    found = path.read_text(encoding="utf-8", errors="replace").strip()
+    found = read_plain(path, below=folder, most_bytes=NOTE_BYTES).decode(errors="replace").strip()
     if not re.fullmatch(r"[0-9a-f]{32}", found):
         raise WorldFailed(say("adapters.bad_folder_id", path=path, found=Quoted(found[:40])))
     return found

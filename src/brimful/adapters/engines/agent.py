@@ -6,7 +6,6 @@ outlive it, so the next agent on the node finds everything that happened.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
@@ -18,8 +17,8 @@ from typing import Any, NamedTuple
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.engines.devices import MOST_GPUS
 from brimful.adapters.engines.lease_folders import facts
-from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.files import write_json
+from brimful.adapters.engines.local import LocalEngine, starting
+from brimful.adapters.files import make_folder, write_json
 from brimful.errors import BrimfulError, Said
 from brimful.files import write_whole
 from brimful.fleet.events import MALFORMED
@@ -119,12 +118,15 @@ class NodeAgent:
             return Greeting(probe.getsockname()[1], time.time())
 
     def start(self, part: Part) -> BrimfulError | None:
-        lease = part.start.lease
-        with contextlib.suppress(FileExistsError):
-            (self._root / lease).mkdir(mode=0o700)
-        if not (self._root / lease / "part.json").exists():
-            own = {"rank": part.rank, "ranks": part.ranks, "devices": part.devices, "skew_s": part.skew_s}
-            write_json(self._root / lease / "part.json", own)
+        lease, folder = part.start.lease, self._root / part.start.lease
+        try:
+            with starting(lease, folder):
+                make_folder(folder)
+                if self._place(lease) is None:
+                    own = {"rank": part.rank, "ranks": part.ranks, "devices": part.devices}
+                    write_json(folder / "part.json", own | {"skew_s": part.skew_s})
+        except BrimfulError as error:
+            return error
         if part.archive is not None:
             (self._root / ".code").mkdir(exist_ok=True, mode=0o700)
             write_whole(self._root / ".code" / f"{part.start.job.code}.tar", part.archive, mode=0o600)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from brimful.adapters.files import discard
+from brimful.adapters.files import discard, is_trap, open_to_write
 from brimful.adapters.objects.shelf import (
     FETCHING,
     Damaged,
@@ -34,10 +33,9 @@ def take_over(here: Path, lease: str) -> None:
     """
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = here / FENCE
-    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-        discard(path)  # a trap: opening a pipe would block, a link would be followed
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "r+") as fence:
+    if is_trap(path):
+        discard(path)
+    with open_to_write(path, os.O_CREAT) as fence:
         until_s = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until_s:
             with contextlib.suppress(BlockingIOError):
@@ -45,7 +43,7 @@ def take_over(here: Path, lease: str) -> None:
                 break
             time.sleep(0.05)
         fence.truncate(0)
-        fence.write(lease)
+        fence.write(lease.encode())
 
 
 def make_ready(

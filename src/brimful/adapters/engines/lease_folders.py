@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brimful.adapters.code import CodeStore
+from brimful.adapters.code import CodeStore, read_packed
 from brimful.adapters.engines import samples
 from brimful.adapters.engines.job_users.users import JobUser, JobUsers
 from brimful.adapters.engines.runner import WORK
-from brimful.adapters.files import NOTE_BYTES, identity, read_json, write_json
+from brimful.adapters.files import NOTE_BYTES, identity, in_words, is_trap, read_json, write_json
 from brimful.adapters.objects.store import below
 from brimful.errors import BrimfulError, Refused, Said, WorldFailed
 from brimful.fleet.arrays import task_env
@@ -69,7 +69,7 @@ class LeaseFolders:
             self.identity = identity(root)
         except OSError as error:
             raise WorldFailed(
-                say("adapters.folder_unusable", root=root, error=os_words(error)), code="folder_unusable"
+                say("adapters.folder_unusable", root=root, error=in_words(error)), code="folder_unusable"
             ) from error
 
     def _look_at_each(
@@ -116,7 +116,7 @@ class LeaseFolders:
     def _archive(self, job: Job) -> bytes | None:
         """Its packed code, for nodes that do not share a folder with us."""
         found = self._code_of(job)
-        return None if found is None else Path(found["archive"]).read_bytes()
+        return None if found is None else read_packed(Path(found["archive"]))
 
     def _order(
         self, start: Start, folder: Path, *, user: JobUser | None, speed: float, env: Mapping[str, str]
@@ -176,7 +176,8 @@ class LeaseFolders:
             self._env_file(job).unlink()
 
     def _kept_env(self, job: Job) -> Mapping[str, str]:
-        kept = read_json(self._env_file(job.array or job.job))
+        path = self._env_file(job.array or job.job)
+        kept = None if is_trap(path) else read_json(path)
         if kept is None and not all(value for _, value in job.env):
             raise CannotStart(say("adapters.environment_lost", job=job.job))
         return dict(job.env) | (kept or {})
@@ -274,6 +275,8 @@ def each_lease(
             act(those[lease])
         except BrimfulError as error:
             failed[lease] = error
+        except OSError as error:  # such as a folder that its job has closed
+            failed[lease] = WorldFailed(say("adapters.cannot_look", lease=lease, why=os_words(error)))
 
     for _ in run(one, those):
         pass

@@ -47,7 +47,17 @@ from brimful.adapters.engines.processes import (
     marked,
     signal_marked,
 )
-from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
+from brimful.adapters.files import (
+    NOTE_BYTES,
+    discard,
+    in_words,
+    is_trap,
+    make_folder,
+    open_to_write,
+    read_json,
+    reserve,
+    write_json,
+)
 from brimful.adapters.mps import mps_env
 from brimful.adapters.objects.carriage import read_carried
 from brimful.adapters.providers.cloud_word import cloud_word
@@ -55,7 +65,7 @@ from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause
 from brimful.fleet.state import Node
 from brimful.job import read_plain
-from brimful.language import Plain, Sentence, os_words, say, verbatim
+from brimful.language import Plain, Quoted, Sentence, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.meter.samples import GpuSample
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
@@ -63,6 +73,7 @@ from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 SHOWN_CHARS = 300
 NONE: tuple[Node, ...] = ()  # always the same object: nothing has changed since the last call
 MOST_RANKS = 4096
+MARKS = ("started.json", "ended.json", "stop.json")  # of a lease that is never started again
 # Trouble with the machine, not the lease: it passes, or someone fixes it.
 PASSING = frozenset(
     getattr(errno, name)
@@ -149,30 +160,30 @@ class LocalEngine(LeaseFolders):
     def _start(self, start: Start) -> None:
         lease = start.lease
         folder = self._folder(lease)
+        with starting(lease, folder):
+            make_folder(folder)
         if self.has_begun(lease):
             return
+        with starting(lease, folder):
+            self._runners[lease] = self._run(start, folder)
+
+    def _run(self, start: Start, folder: Path) -> Runner:
         try:
-            folder.mkdir(exist_ok=True, mode=0o700)
             reserve(folder / "ended.json")
             write_json(folder / "order.json", self._local_order(start))
-            with (folder / "runner.err").open("ab") as complaints:
+            with open_to_write(folder / "runner.err") as complaints:
                 # -P: the server's working directory must not shadow our modules.
-                runner = Runner(
+                return Runner(
                     [sys.executable, "-P", "-m", "brimful.adapters.engines.runner", str(folder)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=complaints,
                     start_new_session=True,
                 )
-        except OSError as error:
+        except OSError:
             with contextlib.suppress(OSError):
                 (folder / "order.json").unlink()  # its environment may hold secrets, and nobody will read it
-            # Nothing runs. A full disk is temporary and the next tick tries again; a file in the way stays.
-            kind = WorldFailed if error.errno in PASSING else CannotStart
-            raise kind(
-                say("adapters.cannot_start_in", lease=lease, folder=folder, error=os_words(error))
-            ) from error
-        self._runners[lease] = runner
+            raise
 
     def has_begun(self, lease: str) -> bool:
         """Whether it begins, has begun or was told to stop, so that a start changes nothing.
@@ -183,7 +194,7 @@ class LocalEngine(LeaseFolders):
         folder = self._folder(lease)
         if self._has_runner(lease) or lease in self._not_begun or held(folder / "lock"):
             return True
-        return any((folder / name).exists() for name in ("started.json", "ended.json", "stop.json"))
+        return any(os.path.lexists(folder / name) for name in MARKS)
 
     def _local_order(self, start: Start) -> dict[str, Any]:
         parts, user, folder = start.parts, self._user_of(start.job), self._folder(start.lease)
@@ -245,7 +256,9 @@ class LocalEngine(LeaseFolders):
             try:
                 with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
                     # Also if nothing has started: a start that comes too late finds this.
-                    folder.mkdir(exist_ok=True, mode=0o700)
+                    make_folder(folder)
+                    if is_trap(folder / "stop.json"):
+                        discard(folder / "stop.json")
                     write_json(folder / "stop.json", stop)
             finally:  # a full disk must not prevent a job from being stopped
                 is_told = _told_runner(folder)
@@ -299,6 +312,12 @@ class LocalEngine(LeaseFolders):
     def _look(self, lease: str) -> Iterator[Observation]:
         folder = self._folder(lease)
         alive = self._has_runner(lease)
+        trap = _trap(folder)
+        if trap and not (alive or held(folder / "lock") or self._lives_on(lease)):
+            said = say("adapters.in_the_way", name=Quoted(trap))
+            cause: Cause = "stopped_by_us" if (folder / "stop.json").is_file() else "failed"
+            yield Observation(lease=lease, state="ended", problem=said, cause=cause)
+            return
         started = read_json(folder / "started.json", most_bytes=NOTE_BYTES)
         if started is not None and held(folder / "lock"):
             prepares = not (folder / "child.json").exists() and (folder / "order.json").exists()
@@ -399,15 +418,31 @@ class LocalEngine(LeaseFolders):
         folder = self._folder(lease)
         if code != 0 and not any((folder / name).exists() for name in ("started.json", "ended.json")):
             words = _last_words(folder, code)
-            self._not_begun[lease] = say("adapters.runner_not_begun", words=words)
+            is_ours = code == -signal.SIGKILL and (folder / "stop.json").exists()
+            early, late = say("adapters.stopped_before_begun"), say("adapters.runner_not_begun", words=words)
+            self._not_begun[lease] = early if is_ours else late
         return False
+
+    def _end_runner(self, lease: str) -> None:
+        """One that never came as far as its job, whatever keeps it: it has nothing to save."""
+        folder = self._folder(lease)
+        if not os.path.lexists(folder / "order.json") or os.path.lexists(folder / "child.json"):
+            return
+        if self._has_runner(lease):
+            self._runners[lease].kill()
+        elif not _told_runner(folder, signal.SIGKILL):
+            return
+        with contextlib.suppress(OSError):
+            (folder / "order.json").unlink()
 
     def _end_orphans(self, lease: str, *, deadline_s: float) -> None:
         """End a job whose runner was killed: SIGTERM, the promised grace, then SIGKILL."""
         folder = self._folder(lease)
+        late = time.time() >= deadline_s
+        if late:
+            self._end_runner(lease)
         if held(folder / "runner.lock") or not (folder / "started.json").exists():
             return
-        late = time.time() >= deadline_s
         if lease in self._asked and not late:
             return
         self._asked.add(lease)
@@ -422,12 +457,31 @@ class LocalEngine(LeaseFolders):
                 os.killpg(group, number)
 
 
-def _told_runner(folder: Path) -> bool:
+@contextlib.contextmanager
+def starting(lease: str, folder: Path) -> Iterator[None]:
+    """Nothing runs. A full disk is temporary and the next tick tries again; a file in the way stays."""
+    try:
+        yield
+    except OSError as error:
+        kind = WorldFailed if error.errno in PASSING else CannotStart
+        raise kind(
+            say("adapters.cannot_start_in", lease=lease, folder=folder, error=in_words(error))
+        ) from error
+
+
+def _trap(folder: Path) -> str:
+    """The first mark that is not a file: a job of our own user put it there."""
+    traps = [name for name in MARKS if is_trap(folder / name)]
+    is_marked = any((folder / name).is_file() for name in MARKS if name not in traps)
+    return "" if not traps or (traps == ["stop.json"] and is_marked) else traps[0]
+
+
+def _told_runner(folder: Path, number: int = signal.SIGTERM) -> bool:
     runner = (facts(folder / "started.json") or {}).get("pid")
     if not isinstance(runner, int) or not held(folder / "runner.lock"):
         return False
     with contextlib.suppress(ProcessLookupError):
-        os.kill(runner, signal.SIGTERM)
+        os.kill(runner, number)
     return True
 
 

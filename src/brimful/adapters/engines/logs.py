@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.files import open_to_write
 from brimful.files import write_whole
 from brimful.job import open_plain, read_plain
 
@@ -48,10 +49,10 @@ def begins(log: Path) -> int:
 
 def shorten(log: Path, *, keep_bytes: int) -> bool:
     """Free all but about the last `keep_bytes` once there is twice as much; returns whether there was."""
-    size, start = log.stat().st_size, begins(log)
+    size, start = log.lstat().st_size, begins(log)
     if size - start < 2 * keep_bytes:
         return False
-    with log.open("r+b") as file:
+    with open_to_write(log, 0) as file:
         file.seek(size - keep_bytes)
         file.readline(LINE_BYTES)  # start at a full line
         first = file.tell()

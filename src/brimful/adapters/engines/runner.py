@@ -46,7 +46,14 @@ from brimful.adapters.engines.job_users import isolation
 from brimful.adapters.engines.logs import name_of
 from brimful.adapters.engines.processes import born
 from brimful.adapters.engines.watch import FAILED, StoppedBeforeBegun, Watch, ignore_signals, signal_group
-from brimful.adapters.files import discard, read_json, write_json, write_reserved
+from brimful.adapters.files import (
+    discard,
+    in_words,
+    open_to_write,
+    read_json,
+    write_json,
+    write_reserved,
+)
 from brimful.adapters.objects.carriage import Carriage
 from brimful.adapters.objects.store import is_store
 from brimful.errors import BadInput, Said, WorldFailed
@@ -66,27 +73,33 @@ def main(folder: Path) -> int:
     order = read_json(folder / "order.json")
     if order is None:
         return 0  # another runner has carried it out
-    with (folder / "lock").open("w") as lock, (folder / "runner.lock").open("w") as own:
+    with contextlib.ExitStack() as stack:
         try:
+            lock, own = (
+                stack.enter_context(open_to_write(folder / name)) for name in ("lock", "runner.lock")
+            )
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0  # another runner holds it
+        except OSError as error:  # nobody can ever hold it, so the job can never run
+            return _cannot_begin(folder, order, error)
         # Our parent may kill its children when it exits, and must not kill this one. Not before the lock is
         # held: until then it is our life that tells an agent that the lease has begun.
         if os.environ.get("BRIMFUL_DETACH") and os.fork():
             os._exit(0)
-        if (folder / "started.json").exists() or (folder / "ended.json").exists():
-            # It ran before; a job never runs twice under one lease. Delete what a late engine ordered: it
-            # contains the job's environment.
+        has_run = any(os.path.lexists(folder / name) for name in ("started.json", "ended.json"))
+        if has_run:
+            # A job never runs twice under one lease. Delete what a late engine ordered: it contains the job's
+            # environment.
             (folder / "order.json").unlink(missing_ok=True)
-            return 0
-        if (folder / "stop.json").exists():
+        elif os.path.lexists(folder / "stop.json"):
             _write_end(folder, _End(None, say("adapters.stopped_before_begun")))
+        if has_run or (folder / "ended.json").exists():
             return 0
         _adopt_orphans()
         try:
-            (folder / "beat").touch(mode=0o600)
+            open_to_write(folder / "beat").close()
             # Before anyone can learn our pid and signal it.
             watch = Watch(folder, order)
             asked = {key: order.get(key) for key in ("speed", "checkpoints")}
@@ -94,12 +107,7 @@ def main(folder: Path) -> int:
             write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **asked})
             log = _open_log(folder, order)
         except OSError as error:
-            where = str(folder)[:PROBLEM_CHARS]
-            end = _End(None, say("adapters.cannot_begin_in", folder=where, error=os_words(error)))
-            _mark_failed(order, end)  # otherwise the other ranks would wait for this one forever
-            _write_end(folder, end)
-            ignore_signals()
-            return 1
+            return _cannot_begin(folder, order, error)
         with log:
             end, carriage = _End(None, say("adapters.stopped_before_begun")), Carriage(folder, order)
             with contextlib.suppress(StoppedBeforeBegun):
@@ -119,6 +127,15 @@ def main(folder: Path) -> int:
             (folder / "order.json").unlink()  # a late engine may have written it again
         ignore_signals()
     return 0
+
+
+def _cannot_begin(folder: Path, order: dict[str, Any], error: OSError) -> int:
+    where = str(folder)[:PROBLEM_CHARS]
+    end = _End(None, say("adapters.cannot_begin_in", folder=where, error=in_words(error)))
+    _mark_failed(order, end)  # otherwise the other ranks would wait for this one forever
+    _write_end(folder, end)
+    ignore_signals()
+    return 1
 
 
 def _sealed_s(order: dict[str, Any], carriage: Carriage) -> int:
@@ -144,7 +161,7 @@ class _Began:
 def _open_log(folder: Path, order: dict[str, Any], rank: int = 0) -> IO[bytes]:
     if order.get("prints"):  # someone else stores our output
         return os.fdopen(os.dup(sys.stdout.fileno()), "ab")
-    log = (folder / name_of(rank)).open("ab")
+    log = open_to_write(folder / name_of(rank))
     os.fchmod(log.fileno(), 0o600)
     if confined := order.get("isolation"):
         os.fchown(log.fileno(), confined["uid"], confined["gid"])  # the job may open /dev/stdout

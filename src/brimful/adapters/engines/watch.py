@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from brimful.adapters.engines.job_users import isolation
 from brimful.adapters.engines.logs import name_of, shorten
 from brimful.adapters.engines.slurm.ear import Ear
-from brimful.adapters.files import read_json, write_json
+from brimful.adapters.files import open_to_write, read_json, write_json
 from brimful.adapters.providers.cloud_word import cloud_word
 from brimful.errors import BrimfulError
 
@@ -145,8 +145,8 @@ class Watch:
             self._warned = True
             return
         if self._gang is not None:
-            with contextlib.suppress(OSError), (self._gang / TAKEN).open("a") as taken:
-                taken.write(f"{self._node}\n")
+            with contextlib.suppress(OSError), open_to_write(self._gang / TAKEN) as taken:
+                taken.write(f"{self._node}\n".encode())
         self.ask(by="cloud", most_s=max(1, int(left_s / SENDING)))
 
     def _grace_s(self) -> int:
@@ -166,7 +166,7 @@ class Watch:
 
     def _look(self) -> None:
         with contextlib.suppress(OSError):
-            os.utime(self._folder / "beat")
+            os.utime(self._folder / "beat", follow_symlinks=False)
         if self.shorten_logs():
             # A fast writer fills a disk within seconds: look again soon.
             signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from brimful.adapters.files import NOTE_BYTES, read_json
+from brimful.adapters.files import NOTE_BYTES, open_to_write, read_json
 from brimful.adapters.objects.store import is_store
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.language import Size, say
@@ -128,7 +128,7 @@ class Carriage:
     def _start(self, do: str, asked: dict[str, object]) -> subprocess.Popen[bytes]:
         # Only this process gets credentials, never the job: from the store's own chain, or with the order.
         env = {**os.environ, **(self._order.get("store_env") or {})}
-        with (self._folder / "runner.err").open("ab") as complaints:
+        with open_to_write(self._folder / "runner.err") as complaints:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "brimful.adapters.objects.carrier", str(self._folder)],
                 stdin=subprocess.PIPE,

@@ -10,6 +10,7 @@ folder says what it has moved and what it is doing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.adapters.engines.checkpoints import make_ready, take_over
-from brimful.adapters.files import read_json, write_json
+from brimful.adapters.files import open_to_write, read_json, write_json
 from brimful.adapters.objects.shelf import Damaged, Overtaken, Saved, Shelf
 from brimful.adapters.objects.store import StoreFailed, open_store
 from brimful.errors import BrimfulError, Said
@@ -167,7 +168,7 @@ def _has_ended(within_s: float) -> bool:
 
 
 def _tell(log: Path, said: Said) -> None:
-    with log.open("ab") as file:
+    with contextlib.suppress(OSError), open_to_write(log) as file:
         file.write(f"brimful: {said}\n".encode())
 
 

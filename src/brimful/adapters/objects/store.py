@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from brimful.adapters.files import discard
 from brimful.errors import BadInput, WorldFailed
+from brimful.job import open_plain
 from brimful.language import Quoted, os_words, say
 
 HALF = ".half-"
@@ -72,7 +73,8 @@ class Folder:
 
     def get(self, key: str) -> bytes | None:
         try:
-            return (self._root / key).read_bytes()
+            with open_plain(self._root / key, below=self._root) as file:
+                return file.read()
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -36,7 +36,11 @@ async def principal_of(access: Access, request: Request) -> Principal | None:
     if kind == "session" and request.method not in ("GET", "HEAD"):
         return None
     who, fresh = access.known(text, kind)
-    return who if fresh else await run_in_threadpool(access.look_up, text, kind)
+    if not fresh:
+        who = await run_in_threadpool(access.look_up, text, kind)
+    if who is not None:
+        request.state.who = who  # also tells the connection that it is a user's
+    return who
 
 
 def asker_of(request: Request, who: Principal | None = None) -> str:
@@ -61,7 +65,6 @@ class Gate:
             if not who.may(role):
                 self._access.note(who, f"{request.method} denied", request.url.path, "forbidden")
                 raise forbidden(who, role)
-            request.state.who = who
             return who
 
         needed.role = role  # type: ignore[attr-defined]  # for the reference page

@@ -1,9 +1,10 @@
 """Slow connections must not lock others out.
 
 A client that connects and sends nothing, or half a request, holds a file descriptor, and the loop needs some
-too. So a request must arrive within a time limit, and when the connection limit is reached, the connection
-that has been incomplete for longest makes room for the next. Headers are held in memory before we know who
-sends them, so they are limited too.
+too. So a request must arrive within a time limit, and when the connection limit is reached, another one makes
+room for the next: first idle ones on which nobody has shown a valid credential, then those that owe the rest
+of a request, then idle ones of users. An idle client only has to connect again. Headers are held in memory
+before we know who sends them, so they are limited too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._made = time.monotonic()
         self._begun = False  # a request has started, but its head is incomplete
         self._since = time.monotonic()
         self._sent = self._body = 0  # bytes of the request, and of its body
@@ -78,8 +80,20 @@ class PatientProtocol(HttpToolsProtocol):
             return
         self._due = self.loop.call_later(left_s if left_s > 0 else OWED_S, self._look)
 
+    def _rank(self) -> tuple[int, float] | None:
+        """The lowest makes room first; None: it is busy, or a stream."""
+        if self._owes():
+            return 1, self._until()
+        assert self.cycle is not None, "it would owe a request"
+        if "who" in self.cycle.scope["state"]:  # set where the credential is checked
+            is_idle = self.cycle.response_complete and not self.transport.get_write_buffer_size()
+            return (2, self._made) if is_idle else None
+        # A client that never reads its answers would be busy forever.
+        is_idle = self.cycle.response_complete or self.flow.write_paused
+        return (0, self._made) if is_idle else None
+
     def _make_room(self) -> None:
-        """Closes the connection that has owed for longest; if no other owes anything, the newest one."""
+        """Closes the connection that is needed least; if all others are busy, the newest one."""
         # A closing connection stays in the set until its event loop handles it.
         others = [
             each
@@ -88,5 +102,6 @@ class PatientProtocol(HttpToolsProtocol):
         ]
         if len(others) < most_connections():
             return
-        owing = [each for each in others if each._owes()]
-        min(owing, key=lambda each: each._until(), default=self).transport.abort()
+        ranked = [(rank, each) for each in others if (rank := each._rank()) is not None]
+        _, goes = min(ranked, key=lambda pair: pair[0], default=(None, self))
+        goes.transport.abort()

@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
-from brimful.adapters.files import read_json
+from brimful.adapters.files import in_words, open_to_write, read_json
 from brimful.client.settings import LOCK_FILE, SERVER_FILE, Settings
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import Plain, Sentence, os_words, say
+from brimful.language import Plain, Sentence, say
 
 LOCK_TRIES = 20
 
@@ -37,10 +37,10 @@ def locked_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if folder.stat().st_uid == os.geteuid():
             folder.chmod(0o700)  # tokens, logs and commands of jobs are private
-        lock = (folder / LOCK_FILE).open("w")
+        lock = open_to_write(folder / LOCK_FILE)
     except OSError as error:
         raise WorldFailed(
-            say("server.cannot_use_folder", folder=folder, error=os_words(error)), code="folder_unusable"
+            say("server.cannot_use_folder", folder=folder, error=in_words(error)), code="folder_unusable"
         ) from error
     with lock:
         if not _locked(lock):
@@ -51,7 +51,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def _locked(lock: IO[str]) -> bool:
+def _locked(lock: BinaryIO) -> bool:
     """Take the lock. A command that checks for a server holds it for a moment, so try again."""
     for _ in range(LOCK_TRIES):
         try:

@@ -6,9 +6,11 @@ import logging
 import os
 from pathlib import Path
 
+from brimful.adapters.files import NOTE_BYTES, in_words
 from brimful.errors import WorldFailed
 from brimful.files import write_whole
-from brimful.language import os_words, say
+from brimful.job import read_plain
+from brimful.language import say
 from brimful.server.auth import EVERYBODY, Access, Principal
 
 log = logging.getLogger("brimful")
@@ -23,7 +25,7 @@ def operator_token(access: Access, path: Path) -> Principal:
         text, token = access.issue(name="owner", tenant=EVERYBODY, role="operator")
         write_whole(path, text, mode=0o600)
     except OSError as error:
-        said = say("server.cannot_use_token_file", path=path, error=os_words(error))
+        said = say("server.cannot_use_token_file", path=path, error=in_words(error))
         raise WorldFailed(said, code="token_unusable") from error
     return Principal(token=token.token, name=token.name, roles={token.tenant: token.role})
 
@@ -31,7 +33,7 @@ def operator_token(access: Access, path: Path) -> Principal:
 def _kept_token(access: Access, path: Path) -> Principal | None:
     """A token that others could read is not secret: it is revoked and counts as missing."""
     found = path.stat()
-    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    text = read_plain(path, below=path.parent, most_bytes=NOTE_BYTES).decode(errors="replace").strip()
     private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
     who = access.look_up(text)
     if private and who is not None and who.may("operator"):

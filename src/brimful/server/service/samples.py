@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from brimful.adapters.capabilities import GpuUse, KeepsSamples, SeesGpus
+from brimful.adapters.files import open_to_write
 from brimful.client.answers import MeasuredAnswer
 from brimful.client.course_answers import CourseAnswer, PointAnswer
 from brimful.errors import BadInput, BrimfulError, Said
 from brimful.fleet.state import JobState, Lease
+from brimful.job import read_plain
 from brimful.language import Quoted, Seconds, say, told, verbatim
 from brimful.language.printable import printable
 from brimful.meter.idle import idle_said
@@ -33,6 +35,7 @@ log = logging.getLogger("brimful")
 
 MAX_LEASES = 10_000  # then the oldest are dropped
 MAX_COURSES = 2_000  # 3 KB each
+COURSES_BYTES = 64 << 20
 TEXT_CHARS = 120
 AHEAD_S = 300  # clocks differ; anything further in the future was not measured
 LARGEST = 1 << 62
@@ -164,15 +167,14 @@ class Samples:
         if not said:
             return
         new = path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(os.open(new, flags, 0o600), "w", encoding="ascii") as file:
-            json.dump({"numbers": _OVER_TIME, "leases": said}, file)
+        with open_to_write(new, os.O_CREAT | os.O_TRUNC) as file:
+            file.write(json.dumps({"numbers": _OVER_TIME, "leases": said}).encode())
         new.replace(path)
 
     def load_courses(self, path: Path) -> None:
         """Does nothing without a file, or with one of a release that measured something else."""
         try:
-            said = json.loads(path.read_text(encoding="ascii"))
+            said = json.loads(read_plain(path, below=path.parent, most_bytes=COURSES_BYTES))
             if said["numbers"] != _OVER_TIME:
                 return
             wide = 1 + len(_OVER_TIME)

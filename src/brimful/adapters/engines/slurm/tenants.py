@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from brimful.adapters.acting import acting_as_owner, closed_to
+from brimful.adapters.code import read_packed
 from brimful.adapters.engines.job_users.users import JobUser
 from brimful.adapters.engines.lease_folders import failing
 from brimful.errors import BadInput
@@ -59,7 +60,7 @@ class Tenants:
 
     def copy_code(self, code: Mapping[str, str], folder: Path) -> dict[str, str]:
         """Only the server can read packed code, so a tenant's runner gets a copy."""
-        packed = Path(code["archive"]).read_bytes()
+        packed = read_packed(Path(code["archive"]))
         with self.acting_in(folder):
             write_whole(folder / "code.tar", packed, mode=0o600)
         return {**code, "archive": str(folder / "code.tar")}
