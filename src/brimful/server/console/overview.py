@@ -71,7 +71,7 @@ class Overview:
                 node
                 for node in self._reader.fleet.nodes.values()
                 if (not site or node.site == site)
-                and text in f"{node.node} {node.gpu} {node.site} {node.rack}".casefold()
+                and (not text or text in f"{node.node} {node.gpu} {node.site} {node.rack}".casefold())
             ]
             fleet = fleet_view(self._reader, who, nodes[start:more])
         return {

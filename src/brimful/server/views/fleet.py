@@ -107,10 +107,10 @@ def pool_rows(reader: Reader) -> list[PoolRow]:
 def _pool_rows(reader: Reader) -> list[PoolRow]:
     fleet, rows = reader.fleet, dict[tuple[str, str], PoolRow]()
     for node in fleet.nodes.values():
-        row = rows.setdefault(
-            (node.site, node.gpu),
-            {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0},
-        )
+        key = (node.site, node.gpu)
+        if key not in rows:  # there are thousands of nodes: one of these is made for each pool only
+            rows[key] = {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0}
+        row = rows[key]
         row["nodes"] += 1
         row["drained"] += node.node in fleet.drained
         row["gpus"] += node.gpus
