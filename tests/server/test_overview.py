@@ -24,9 +24,13 @@ from tests.server.test_actions import signed_in
 from tests.server.test_auth import House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
 
+from brimful.market.periods import period_at
+from brimful.scheduler.policies import read_policy
 PAGES = ("/", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate")
+from brimful.server.app import make_app
 HOUR_S = 3600
 
+from brimful.server.rehearsing.rehearser import RehearsalTerms, Rehearser
 
 def data(desk: Desk, path: str) -> Any:  # noqa: F811
     answer = desk.client.get(path)
@@ -190,6 +194,25 @@ def test_an_admin_revokes_tokens_of_its_team_only(house: House) -> None:  # noqa
     assert send(ann, "/operate/act", verb="revoke", token=red.token) == 400
     assert send(ann, "/operate/act", verb="revoke", token=blue.token, sure="yes") == 404
     assert send(ann, "/operate/act", verb="revoke", token=red.token, sure="yes") == 303
+def test_an_operator_adopts_a_policy_with_its_options_and_nobody_else(house: House) -> None:  # noqa: F811
+    reader, terms = house.service.reader, RehearsalTerms(database="", cpu_percent=0)
+    house.service.rehearser = Rehearser(reader, house.service.submissions, terms)
+    reader.configured, reader.configured_rules = "brim", read_policy("brim").rules
+    house.app = make_app(house.service, house.access, secure=True)
+    op, ann = signed_in(house, "operator", "*", "op"), signed_in(house, "admin", "red", "ann")
+    form, before = {"verb": "adopt", "policy": "brim?move=0"}, reader.policy
+    assert send(op, "/operate/act", **form) == 400, "nobody confirmed it"
+    assert send(op, "/operate/act", verb="adopt", policy="brym", sure="yes") == 400
+    assert send(ann, "/operate/act", **form, sure="yes") == 403
+    assert reader.policy == before
+    assert 'value="adopt"' not in ann.get("/operate").text
+    assert send(op, "/operate/act", **form, sure="yes") == 303
+    assert reader.policy == "brim?move=0"
+    page = op.get("/operate").text
+    assert 'value="adopt"' in page
+    assert "Adopted by op" in page
+
+
     # The audit log names it once its line is written; the list of tokens does not.
     assert f'value="{red.token}"' not in ann.get("/operate").text
     vic = signed_in(house, "viewer", "red", "vic")

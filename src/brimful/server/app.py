@@ -99,7 +99,8 @@ def make_app(
     add_reserve_forms(
         ways, access, pages, overview.market, ReserveVerbs(reader, service.submissions, Gate(access))
     )
-    add_operate_page(ways, access, pages, Operate(reader, access, verbs, secure=secure))
+    operate = Operate(reader, access, verbs, service.rehearser, secure=secure)
+    add_operate_page(ways, access, pages, operate)
     submit = Submit(reader, access, verbs, fitter, service.forecaster, secure=secure)
     add_submit_page(ways, access, pages, submit)
     add_fit_page(ways, access, pages, fitter, open_to_all=open_fit)
