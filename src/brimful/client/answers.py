@@ -144,7 +144,7 @@ class JobAnswer(TypedDict):
     budget_microusd: Usd | None
     posted_microusd: Usd
     cost_microusd: Usd
-    predicted: Annotated[dict[str, dict[str, float | None]], "by GPU type: peak_bytes, step_s, rate"]
+    predicted: Annotated[dict[str, dict[str, float | None]], "by GPU type: peak_bytes, step_s, mfu, rate"]
     measured: MeasuredAnswer | None
     not_measured: Annotated[str, "why `measured` is null, once the job has had a lease"]
     leases: list[LeaseAnswer]

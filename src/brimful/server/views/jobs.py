@@ -79,9 +79,14 @@ def promise_view(reader: Reader, state: JobState) -> PromiseAnswer | None:
 
 def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
     job = state.job
-    bytes_of, step_of = dict(job.peak_bytes), dict(job.step_s)
+    bytes_of, step_of, mfu_of = dict(job.peak_bytes), dict(job.step_s), dict(job.mfu)
     return {
-        gpu: {"peak_bytes": bytes_of.get(gpu), "step_s": step_of.get(gpu), "rate": rate}
+        gpu: {
+            "peak_bytes": bytes_of.get(gpu),
+            "step_s": step_of.get(gpu),
+            "mfu": mfu_of.get(gpu),
+            "rate": rate,
+        }
         for gpu, rate in job.rates
     }
 
