@@ -31,6 +31,12 @@ def alike(answer: type[T], *nouns: object) -> T:
     return cast("T", {name: getattr(nouns[i], name) for name, i in _fields[key]})
 
 
+class NoticeAnswer(TypedDict):
+    at_s: Utc
+    told: Annotated[Literal["leave", "stay", "stop"], "it will have to leave; it may stay; it has to stop"]
+    until_s: Annotated[int | None, "when it has to leave, UTC seconds"]
+
+
 class LeaseAnswer(TypedDict):
     lease: str
     site: str
@@ -46,6 +52,7 @@ class LeaseAnswer(TypedDict):
     microusd_per_gpu_hour: Usd
     cost_microusd: Usd
     notice_s: Annotated[int | None, "when it must leave its market pool, UTC seconds"]
+    notices: Annotated[list[NoticeAnswer], "what it was told, oldest first"]
     exit_code: int | None
     exit_codes: Annotated[list[int | None], "by rank, for a gang of several processes"]
     reason: str

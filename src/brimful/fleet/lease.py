@@ -30,6 +30,10 @@ JobPhase = Literal[
 OVER: frozenset[JobPhase] = frozenset({"finished", "failed", "stopped", "cancelled", "skipped"})
 
 
+# (at, what it was told: that it will have to leave, that it may stay, to stop; by when, if it was told)
+Notice = tuple[int, Literal["leave", "stay", "stop"], int | None]
+
+
 @dataclass(slots=True, kw_only=True)
 class Lease(Charge):
     """A gang's hold on GPUs; the only thing that is ever billed."""
@@ -56,6 +60,7 @@ class Lease(Charge):
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless the notice is withdrawn
     notice: Said | None = None  # and why
+    notices: tuple[Notice, ...] = ()  # all that it was told
     reservation: str = ""  # the tenant's reservation that has paid for it
     is_watched: bool = False  # whether its useful work can be observed
     idle_since_s: int | None = None  # it has done no useful work since then

@@ -134,6 +134,9 @@ def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
     return {
         **alike(LeaseAnswer, lease),
         "billed_s": lease.billed_s(now_s),
+        "notices": [
+            {"at_s": at_s, "told": what, "until_s": until_s} for at_s, what, until_s in lease.notices
+        ],
         "microusd_per_gpu_hour": lease.price_paid(),
         "cost_microusd": lease.cost_microusd(now_s),
         "reason": told(lease.reason) if lease.reason else "",
