@@ -300,7 +300,14 @@ class SpendSums(TypedDict):
     by_tenant: dict[str, int]
 
 
+class MonthAnswer(TypedDict):
+    spent_microusd: Annotated[int, "this month (UTC), with running leases so far"]
+    expected_microusd: Annotated[int, "by the end of the month, at the pace so far"]
+
+
 class SpendAnswer(SpendSums):
+    month: Annotated[dict[str, MonthAnswer], "by team, also those without a budget"]
+    month_until_s: Annotated[int, "UTC second at which the month ends"]
     balances: dict[str, int]
     sum_microusd: Annotated[Usd | None, "over all accounts, always zero; null if you see only some"]
     transfers: list[TransferAnswer]

@@ -377,8 +377,7 @@ class Fleet:
     def _wait(self, state: JobState, *, at_s: int) -> None:
         if state.job.gpus != state.job.min_gpus and state.job.max_gpus:
             self._change(state.job.job, gpus=state.job.min_gpus)
-        state.waiting_since_s = at_s
-        state.phase = "held" if state.hold else "waiting"
+        state.waiting_since_s, state.phase = at_s, "held" if state.hold else "waiting"
         if state.hold:
             self.on_hold[state.job.job] = state
         else:

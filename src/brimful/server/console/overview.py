@@ -119,8 +119,9 @@ class Overview:
         bills = sorted(found["bills"], key=lambda bill: bill["of"], reverse=True) if by == "day" else None
         return {
             "spend": spend,
-            "budgets": budget_tree(budgets_view(self._reader, who)),
+            "budgets": budget_tree(budgets_view(self._reader, who, *spend["month"])),
             "queues": queues_view(self._reader, who),
+            "is_fair": self._reader.rules.order == "fair",
             "by": by,
             "days": spend_shape(
                 spend_days_view(self._reader, who, by=by if by in SPLITS else "team", days=SPEND_DAYS)
