@@ -33,13 +33,15 @@ from brimful.fleet.node import Node
 
 TITLE = "Console"
 TABLES = ("console",)
-JOBS, RUNNING, NODES = 20_000, 1_000, 125
+JOBS, RUNNING, NODES, GPUS = 20_000, 1_000, 1_000, 8  # GPUs of a node, and of a job
 PIECE = 5_000  # events per transaction
 TABS, EVERY_S, SECONDS = 50, 2.0, 20.0
 OPENING_S = 4.0  # before submits start beside the tabs: starting ten generators takes the cores for seconds
-PAGES = ("/console/live", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate")
+RUNS, WAITS = f"/jobs/job-{JOBS - RUNNING}/live", f"/jobs/job-{JOBS}/live"
+PAGES = ("/console/live", "/jobs", RUNS, WAITS, "/fleet", "/market", "/teams", "/audit", "/operate")
+WHOLE = ("/", "/jobs")  # pages timed to their last byte
 ROUNDS = 5
-UPDATE_MS, UPDATE_BYTES, P99_MS = 15.0, 20_000, 100.0
+PAGE_S, UPDATE_MS, UPDATE_BYTES, P99_MS = 1.0, 15.0, 20_000, 100.0
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -48,18 +50,34 @@ def benchmarks() -> Iterator[Benchmark]:
 
 def tables() -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="brimful-bench-") as folder:
-        updates = measure_updates(Path(folder))
+        whole, updates = measure_pages(Path(folder))
         rows = [
+            [
+                f"GET {path} to the last byte: first after the start, slowest after it",
+                f"{each['first_s']:.2f} s, {each['slowest_s']:.2f} s",
+                _bar(f"≤ {PAGE_S:g} s", is_met=max(each.values()) <= PAGE_S),
+            ]
+            for path, each in whole.items()
+        ]
+        rows += [
             [
                 f"update of {path}: CPU of the first, and of the slowest after it",
                 f"{each['first_ms']:.1f} ms, {each['slowest_ms']:.1f} ms, {each['bytes']:,} bytes",
-                f"≤ {UPDATE_MS:g} ms, ≤ {UPDATE_BYTES:,} bytes",
+                _bar(
+                    f"≤ {UPDATE_MS:g} ms, ≤ {UPDATE_BYTES:,} bytes",
+                    is_met=max(each["first_ms"], each["slowest_ms"]) <= UPDATE_MS
+                    and each["bytes"] <= UPDATE_BYTES,
+                ),
             ]
             for path, each in updates.items()
         ]
         rows += _beside(Path(folder))
     rows.append(["other work meanwhile: load of the machine's cores", f"{os.getloadavg()[0]:.1f}", ""])
     return {"console": markdown(["What", "Measured", "Bar"], rows)}
+
+
+def _bar(bar: str, *, is_met: bool) -> str:
+    return bar if is_met else f"{bar} **missed**"
 
 
 @contextmanager
@@ -101,7 +119,11 @@ def _beside(folder: Path) -> list[list[str]]:
         asked = sum(each["requests"] for each in tabs)
         slowest = max(each["p99_ms"] for each in tabs)
         rows += [
-            [f"submit beside {TABS} tabs: p99", f"{beside['p99_ms']:.0f} ms", f"≤ {P99_MS:g} ms"],
+            [
+                f"submit beside {TABS} tabs: p99",
+                f"{beside['p99_ms']:.0f} ms",
+                _bar(f"≤ {P99_MS:g} ms", is_met=beside["p99_ms"] <= P99_MS),
+            ],
             [f"an update of these {TABS} tabs: p99", f"{slowest:.0f} ms", ""],
             [f"CPU of the server, no tab open, {alone['requests']} submits", f"{cpu_s:.1f} s", ""],
             [f"the same, {TABS} tabs, {beside['requests']} submits, {asked} updates", f"{busy_s:.1f} s", ""],
@@ -141,17 +163,17 @@ def _cpu_s(pid: int) -> float:
 
 
 def crowd(now_s: int) -> Iterator[Event]:
-    """This many finished jobs, 1,000 running on as many GPUs, 1,000 waiting for them; each with a budget."""
+    """This many finished jobs, 1,000 running that fill the fleet, 1,000 waiting; each with a budget."""
     for node in _nodes():
         yield NodeJoined.of(node, at_s=now_s)
     for i in range(1, JOBS + 1):
-        name, gpu = f"job-{i}", i % (8 * NODES)
+        name = f"job-{i}"
         given: dict[str, Any] = {"tenant": f"team-{i % 20}", "name": f"train a model, take {i}"}
-        job = Job(job=name, gpus=1, command=("python", "train.py"), budget_microusd=10_000_000, **given)
+        job = Job(job=name, gpus=GPUS, command=("python", "train.py"), budget_microusd=80_000_000, **given)
         yield JobSubmitted(at_s=now_s, job=job)
         if i > JOBS - RUNNING:
             continue
-        where: dict[str, Any] = {"node": f"node-{gpu // 8}", "gpus": (gpu % 8,)}
+        where: dict[str, Any] = {"node": f"node-{i % NODES}", "gpus": tuple(range(GPUS))}
         yield LeaseGranted(at_s=now_s, lease=f"{name}.1", job=name, microusd_per_gpu_hour=2_000_000, **where)
         yield LeaseStarted(at_s=now_s, lease=f"{name}.1")
         if i <= JOBS - 2 * RUNNING:
@@ -159,7 +181,7 @@ def crowd(now_s: int) -> Iterator[Event]:
 
 
 def _nodes() -> list[Node]:
-    given: dict[str, Any] = {"site": "here", "gpu": "h100-sxm-80gb", "gpus": 8, "declared": True}
+    given: dict[str, Any] = {"site": "here", "gpu": "h100-sxm-80gb", "gpus": GPUS, "declared": True}
     return [Node(node=f"node-{i}", microusd_per_gpu_hour=2_000_000, **given) for i in range(NODES)]
 
 
@@ -189,25 +211,36 @@ def _served(folder: Path, name: str) -> tuple[Any, Any, Any]:
     return service, access, app
 
 
-def measure_updates(folder: Path) -> dict[str, dict[str, float]]:
-    """CPU of the server for each page's live part, each time one second of the log later."""
-    found: dict[str, dict[str, float]] = {}
+def measure_pages(folder: Path) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Whole pages by the client's clock, the first as the very first request; then each page's live part."""
+    whole: dict[str, dict[str, float]] = {}
     with _server(folder, "still") as (port, tokens, pid):
         http = HTTPConnection("127.0.0.1", port)
-        _get(http, "/", tokens[0], "")  # a tab loads its page before it asks for updates
-        for path in PAGES:
-            asked = path if path.endswith("live") else f"{path}?live=1"
-            spent, size = [], 0
+        for path in WHOLE:
+            took = []
             for _ in range(ROUNDS):
+                began = time.perf_counter()
+                _get(http, path, tokens[0], "gzip")
+                took.append(time.perf_counter() - began)
                 time.sleep(1.1)  # the next second: nobody else has asked for that one
-                began = _cpu_s(pid)
-                body = _get(http, asked, tokens[0], "gzip")
-                spent.append(1e3 * (_cpu_s(pid) - began))
-                size = len(body)
-                while path == "/audit" and b'data-every="2"' in _get(http, asked, tokens[0], ""):
-                    time.sleep(1.1)  # another process reads the log; then the page has its numbers
-            found[path] = {"first_ms": spent[0], "slowest_ms": max(spent[1:]), "bytes": size}
-    return found
+            whole[path] = {"first_s": took[0], "slowest_s": max(took[1:])}
+        return whole, {path: _update(http, path, tokens[0], pid) for path in PAGES}
+
+
+def _update(http: HTTPConnection, path: str, token: str, pid: int) -> dict[str, float]:
+    """CPU of the server for a live part, each time one second of the log later."""
+    asked = path if path.endswith("live") else f"{path}?live=1"
+    spent, size = [], 0
+    for _ in range(ROUNDS):
+        time.sleep(1.1)
+        while path == "/audit" and b'data-every="2"' in _get(http, asked, token, ""):
+            time.sleep(1.1)  # another process reads the log; then the page has its numbers
+        time.sleep(1.1)
+        began = _cpu_s(pid)
+        body = _get(http, asked, token, "gzip")
+        spent.append(1e3 * (_cpu_s(pid) - began))
+        size = len(body)
+    return {"first_ms": spent[0], "slowest_ms": max(spent[1:]), "bytes": size}
 
 
 def _get(http: HTTPConnection, path: str, token: str, encoding: str) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from brimful.errors import BadInput
 from brimful.fleet.queues import Quota
 from brimful.scheduler.policies import POLICIES
-from brimful.scheduler.queue_tree import check_parents, shares_used
+from brimful.scheduler.queue_tree import check_parents, parts_used, shares_owed, shares_used
 from brimful.sim.world import Arrival, rehearse
 from brimful.units import HOUR_S
 from tests.builders import a_job, a_node, refuses
@@ -89,6 +89,22 @@ def test_use_is_compared_where_branches_part() -> None:
     }
     assert sorted(used, key=lambda name: used[name]) == ["guest", "big", "big-b", "big-a", "small"]
     assert shares_used((), {"guest": 1.0}) == {"guest": (1.0,)}
+
+
+def test_a_share_is_owed_by_weight_among_queues_with_jobs_and_use_includes_what_is_below() -> None:
+    queues = (
+        Quota(queue="big", gpus=0, weight=2.0),
+        Quota(queue="big-a", gpus=0, parent="big"),
+        Quota(queue="big-b", gpus=0, parent="big", weight=3.0),
+        Quota(queue="small", gpus=0),
+    )
+    owed = shares_owed(queues, {"big-a", "big-b", "small", "guest"})
+    assert owed == {"big": 0.5, "big-a": 0.125, "big-b": 0.375, "small": 0.25, "guest": 0.25}
+    assert shares_owed(queues, {"big-a"}) == {"big": 1.0, "big-a": 1.0}
+    assert shares_owed(queues, ()) == {}
+    used = parts_used(queues, {"big-a": 30.0, "big-b": 10.0, "small": 60.0})
+    assert used == {"big": 0.4, "big-a": 0.3, "big-b": 0.1, "small": 0.6}
+    assert parts_used(queues, {"small": 0.0}) == {}
 
 
 def test_a_parent_must_be_there_and_not_below_itself() -> None:

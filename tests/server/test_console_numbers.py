@@ -86,7 +86,7 @@ def test_every_number_on_every_page_is_in_the_api(demo: Demo) -> None:
         "/teams": [data("invoice?by=team"), data("spend/days")],
         "/teams?by=gpu": [data("invoice?by=gpu"), data("spend/days?by=gpu")],
         "/audit?days=7": [data(f"audit/usage?from_s={end_s - 7 * 86400}&to_s={end_s}")],
-        "/operate": [],
+        "/operate": [data("policy")],
         f"/jobs/{failed}": [data(f"jobs/{failed}"), data(f"jobs/{failed}/why"), data("fit", text=OOM)],
         f"/jobs/{runs}": [data(f"jobs/{runs}"), data(f"jobs/{runs}/why"), data(f"jobs/{runs}/measured")],
     }

@@ -14,8 +14,9 @@ from brimful.configs.pasted import suffix_of
 from brimful.configs.read import read
 from brimful.errors import Refused, WorldFailed
 from brimful.fit.fit import fit_reading
-from brimful.language import Size, language
+from brimful.language import Size, choose, language
 from brimful.server.app import make_app
+from brimful.server.console.fit_charts import chance_said
 from brimful.server.fitting.fitter import MOST_OF_ONE, Fitter
 from brimful.specs.gpu import find_gpu
 from tests.server.live import live
@@ -146,6 +147,14 @@ def test_who_has_no_account_is_answered_only_where_the_operator_allows_it(desk: 
         assert http.post("/fit", data=form).status_code == 403, "a session's form needs the session's key"
 
 
+def told_chance(code: str, chance: float) -> str:
+    choose(code)
+    try:
+        return plain(chance_said(chance))
+    finally:
+        choose("en")
+
+
 def test_the_page_shows_the_numbers_of_the_api_in_the_readers_language(desk: Desk) -> None:  # noqa: F811
     estimate = asked(desk, model="gpt2-xl", gpus=["rtx-4090"], settings=["batch_size=2"])["cards"][0][
         "estimate"
@@ -158,6 +167,7 @@ def test_the_page_shows_the_numbers_of_the_api_in_the_readers_language(desk: Des
         assert title in html
         assert f'<html lang="{code}">' in html
         assert plain(language(code).text(Size(needs))) in words(html)
+        assert told_chance(code, estimate["chance_of_running_out"]) in words(html)
         for item in estimate["memory"]["items"]:
             assert plain(language(code).text(Size(item["bytes"]))) in words(html)
 

@@ -107,6 +107,16 @@ def test_many_are_acted_on_at_once_and_what_is_refused_says_why(house: House) ->
     assert ann.post("/jobs/act", data={"verb": "cancel", "sure": "yes", "job": house.job}).status_code == 403
 
 
+def test_the_order_is_kept_when_many_are_acted_on(house: House) -> None:  # noqa: F811
+    ann = signed_in(house, "admin", "red", "ann")
+    sent = re.search(r'<form id="together".*?</form>', ann.get("/jobs?sort=cost").text, re.DOTALL)
+    assert sent is not None
+    assert 'name="sort" value="cost"' in sent[0]
+    page = together(ann, "hold", house.job, sure="yes", sort="cost")[1]
+    assert '<option value="cost" selected>' in page
+    assert "sort=cost" in page[page.index("data-from") :][:200]
+
+
 def test_a_crowded_list_is_quick_and_its_update_small(crowded: Service, tmp_path: Any) -> None:  # noqa: F811
     """20,000 jobs, 2,000 of them active: an update takes 20 kB. Its time is told, not held."""
     store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")

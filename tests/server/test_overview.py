@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from brimful.fleet.events import BudgetSet, LeaseEnded, LeaseIdle, LoadSeen, SiteLost
+from brimful.fleet.events import (
+    BudgetSet,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseIdle,
+    LoadSeen,
+    NoticeGiven,
+    NoticeWithdrawn,
+    SiteLost,
+)
 from brimful.fleet.queues import Quota
 from brimful.language import Percent, Usd, language, say, verbatim
 from brimful.market.invoice import day_of
+from brimful.market.periods import period_at
+from brimful.scheduler.policies import read_policy
 from brimful.scheduler.rules import Rules
+from brimful.server.app import make_app
 from brimful.server.auth import form_key
 from brimful.server.console.market_charts import size_shape
+from brimful.server.rehearsing.rehearser import RehearsalTerms, Rehearser
 from brimful.server.service.service import Service
 from brimful.server.views.attention import attention_view
 from tests.server.builders import OPERATOR, MemoryHistory
@@ -75,10 +89,12 @@ def test_every_number_of_a_page_is_the_apis(desk: Desk) -> None:  # noqa: F811
     assert usd(price["microusd_per_gpu_hour"]) in words(desk.html("/market"))
     assert usd(price["microusd_per_gpu_hour"]) in home
 
-    page = words(desk.html("/teams"))
+    page, months = words(desk.html("/teams")), data(desk, "/v1/spend")["month"]
     for budget in data(desk, "/v1/budgets")["budgets"]:
         left = budget["left_microusd"]
         shown = [usd(budget[f"{name}_microusd"]) for name in ("spent", "accruing", "held")]
+        month = months[budget["tenant"]]
+        shown += [usd(month["expected_microusd"]), "so far", usd(month["spent_microusd"])]
         assert " ".join([budget["tenant"], *shown, "no limit" if left is None else usd(left)]) in page
     for by in ("team", "user", "job", "site", "gpu", "day"):
         bills = data(desk, f"/v1/invoice?by={by}")
@@ -178,6 +194,25 @@ def test_operators_drain_set_budgets_and_queues_and_nobody_else(house: House) ->
     for usd_ in ("a lot", "-1", "1e99"):
         assert send(op, "/teams/act", verb="budget", team="red", usd=usd_, sure="yes") in (400, 422)
     assert send(op, "/teams/act", verb="budget", team=HOSTILE[:50], usd="1", sure="yes") == 400
+
+
+def test_an_operator_adopts_a_policy_with_its_options_and_nobody_else(house: House) -> None:  # noqa: F811
+    reader, terms = house.service.reader, RehearsalTerms(database="", cpu_percent=0)
+    house.service.rehearser = Rehearser(reader, house.service.submissions, terms)
+    reader.configured, reader.configured_rules = "brim", read_policy("brim").rules
+    house.app = make_app(house.service, house.access, secure=True)
+    op, ann = signed_in(house, "operator", "*", "op"), signed_in(house, "admin", "red", "ann")
+    form, before = {"verb": "adopt", "policy": "brim?move=0"}, reader.policy
+    assert send(op, "/operate/act", **form) == 400, "nobody confirmed it"
+    assert send(op, "/operate/act", verb="adopt", policy="brym", sure="yes") == 400
+    assert send(ann, "/operate/act", **form, sure="yes") == 403
+    assert reader.policy == before
+    assert 'value="adopt"' not in ann.get("/operate").text
+    assert send(op, "/operate/act", **form, sure="yes") == 303
+    assert reader.policy == "brim?move=0"
+    page = op.get("/operate").text
+    assert 'value="adopt"' in page
+    assert "Adopted by op" in page
 
 
 def test_an_admin_revokes_tokens_of_its_team_only(house: House) -> None:  # noqa: F811
@@ -293,3 +328,73 @@ def test_a_sizing_curve_leaves_out_what_was_rehearsed_over_other_days() -> None:
     assert [each["line"] for each in shape["curves"]] == ["0.0,4.0 1000.0,76.0"]
     assert size_shape([table(0, 5, 1), table(2, 0, 100)]) is None
     assert size_shape([table(-2, 0, None), table(2, 0, 100)]) is None
+
+
+def test_a_teams_spend_by_the_end_of_the_month_needs_no_budget(desk: Desk) -> None:  # noqa: F811
+    busy(desk)
+    spend = data(desk, "/v1/spend")
+    until_s = spend["month_until_s"]
+    since_s = period_at(desk.now_s, "monthly", "UTC")[0]
+    assert since_s < desk.now_s < until_s == period_at(desk.now_s, "monthly", "UTC")[1]
+    for team, each in spend["month"].items():
+        running = sum(
+            job["cost_microusd"] - job["posted_microusd"]
+            for job in data(desk, "/v1/jobs")["jobs"]
+            if job["tenant"] == team and job["ended_s"] is None
+        )
+        assert each["spent_microusd"] == spend["by_tenant"].get(team, 0) + running > 0
+        frac = (until_s - since_s) / (desk.now_s - since_s)
+        assert each["expected_microusd"] == pytest.approx(each["spent_microusd"] * frac, rel=1e-3)
+    assert set(spend["month"]) == {"red", "blue"}
+    page = words(desk.html("/teams"))
+    for each in spend["month"].values():
+        assert usd(each["expected_microusd"]) in page
+    assert "Share owed" not in page, "this policy owes no shares"
+
+
+def test_under_fair_each_queue_has_its_weight_and_shares(desk: Desk) -> None:  # noqa: F811
+    busy(desk)
+    desk.service.submissions.set_queues((Quota(queue="red", gpus=0, weight=3.0),), by="op")
+    assert {each["share_owed"] for each in data(desk, "/v1/queues")["queues"]} == {None}
+    desk.service.reader.configured_rules = Rules(order="fair")
+    queues = {each["queue"]: each for each in data(desk, "/v1/queues")["queues"]}
+    assert {name: each["share_owed"] for name, each in queues.items()} == {"red": 0.75, "blue": 0.25}
+    assert sum(each["share_used"] for each in queues.values()) == pytest.approx(1.0)
+    page = words(desk.html("/teams"))
+    for each in queues.values():
+        assert language("en").text(Percent(each["share_owed"])) in page
+        assert language("en").text(Percent(each["share_used"])) in page
+
+
+def test_the_timeline_of_a_job_has_its_notices_from_the_events(desk: Desk) -> None:  # noqa: F811
+    busy(desk)
+    at_s = desk.now_s - 600
+    desk.write(
+        NoticeGiven(at_s=at_s, lease="job-2.1", until_s=at_s + 120, reason=verbatim("outbid")),
+        NoticeWithdrawn(at_s=at_s + 60, lease="job-2.1"),
+        LeaseEnding(at_s=at_s + 300, lease="job-2.1", reason=verbatim("moved"), requeue=True),
+    )
+    (lease,) = data(desk, "/v1/jobs/job-2")["leases"]
+    assert lease["notices"] == [
+        {"at_s": at_s, "told": "leave", "until_s": at_s + 120},
+        {"at_s": at_s + 60, "told": "stay", "until_s": None},
+        {"at_s": at_s + 300, "told": "stop", "until_s": None},
+    ]
+    page = desk.html("/jobs/job-2")
+    steps = re.findall(r'<li class="notice">(.*?)</li>', page)
+    assert len(steps) == 3
+    assert f"{datetime.fromtimestamp(at_s + 120, UTC):%H:%M:%S} UTC" in steps[0]
+    assert "stop requested" in steps[2]
+
+
+def test_a_job_has_its_predicted_mfu_beside_the_measured_one_or_says_that_there_is_none(
+    desk: Desk,  # noqa: F811
+) -> None:
+    for mfu in (0.37, None):
+        body: dict[str, Any] = {"command": ["true"], "folder": "/"}
+        given = {"peak_bytes": 1 << 30, "step_s": 0.5} | ({} if mfu is None else {"mfu": mfu})
+        made = desk.client.post("/v1/jobs", json=body | {"predicted": {"rtx-4070": given}}).json()["data"]
+        assert made["predicted"]["rtx-4070"]["mfu"] == mfu
+        page = words(desk.html(f"/jobs/{made['job']}"))
+        assert ("37 %" in page) == (mfu is not None)
+        assert ("not predicted" in page) == (mfu is None)

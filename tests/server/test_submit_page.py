@@ -15,6 +15,8 @@ from brimful.fleet.events import LeaseEnded
 from brimful.language import Usd, language
 from brimful.server.app import make_app
 from brimful.server.auth import form_key
+from brimful.server.console.fit_charts import risk_shape
+from brimful.server.console.templating import templates_here
 from brimful.server.jobfiles.pasted import as_job_file, read_pasted
 from brimful.server.rehearsing import forecaster
 from tests.builders import a_job
@@ -163,6 +165,27 @@ def test_a_pasted_training_config_is_fitted_on_the_fleets_cards(desk: Desk) -> N
     ]
     there = found["fits"]["rtx-4070"]["memory"]["device_bytes"]
     assert there == fit["estimate"]["memory"]["device_bytes"]
+    given = {"text": "", "job": job | {"gpu_types": ["rtx-4070"]}, "config": CONFIG.replace("= 32", "= 4")}
+    small = asked(desk, **given)
+    if "rtx-4070" in small["job"]["predicted"]:
+        speed = small["fits"]["rtx-4070"]["speed"]
+        assert small["job"]["predicted"]["rtx-4070"]["mfu"] == speed["mfu"]["likely"]
+
+
+def test_what_does_not_fit_says_how_likely_and_what_to_change(desk: Desk) -> None:  # noqa: F811
+    desk.service.driver.tick()
+    estimate = asked(desk, text=CONFIG, job={"command": ["true"], "folder": "/x"})["fits"]["rtx-4070"]
+    assert estimate["verdict"] != "fits"
+    desk.access.issue(name="sam", tenant="red", role="submitter")
+    risk = risk_shape(estimate)
+    assert len(risk["ways"]) == len(estimate["fixes"]) > 0
+    page = templates_here().get_template("submit_check.html")
+    check = {"fits": {"rtx-4070": estimate}, "kind": "config", "problems": [], "notes": [], "pools": []}
+    shown = words(page.render(check=check, risks={"rtx-4070": risk}, given={}, file="", config="", now_s=0))
+    assert "chance of running out" in shown
+    for way in risk["ways"]:
+        assert way["change"] in shown
+        assert way["needs"] in shown
 
 
 class Page:

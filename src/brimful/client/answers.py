@@ -31,6 +31,12 @@ def alike(answer: type[T], *nouns: object) -> T:
     return cast("T", {name: getattr(nouns[i], name) for name, i in _fields[key]})
 
 
+class NoticeAnswer(TypedDict):
+    at_s: Utc
+    told: Annotated[Literal["leave", "stay", "stop"], "it will have to leave; it may stay; it has to stop"]
+    until_s: Annotated[int | None, "when it has to leave, UTC seconds"]
+
+
 class LeaseAnswer(TypedDict):
     lease: str
     site: str
@@ -46,6 +52,7 @@ class LeaseAnswer(TypedDict):
     microusd_per_gpu_hour: Usd
     cost_microusd: Usd
     notice_s: Annotated[int | None, "when it must leave its market pool, UTC seconds"]
+    notices: Annotated[list[NoticeAnswer], "what it was told, oldest first"]
     exit_code: int | None
     exit_codes: Annotated[list[int | None], "by rank, for a gang of several processes"]
     reason: str
@@ -144,7 +151,7 @@ class JobAnswer(TypedDict):
     budget_microusd: Usd | None
     posted_microusd: Usd
     cost_microusd: Usd
-    predicted: Annotated[dict[str, dict[str, float | None]], "by GPU type: peak_bytes, step_s, rate"]
+    predicted: Annotated[dict[str, dict[str, float | None]], "by GPU type: peak_bytes, step_s, mfu, rate"]
     measured: MeasuredAnswer | None
     not_measured: Annotated[str, "why `measured` is null, once the job has had a lease"]
     leases: list[LeaseAnswer]
@@ -293,7 +300,14 @@ class SpendSums(TypedDict):
     by_tenant: dict[str, int]
 
 
+class MonthAnswer(TypedDict):
+    spent_microusd: Annotated[int, "this month (UTC), with running leases so far"]
+    expected_microusd: Annotated[int, "by the end of the month, at the pace so far"]
+
+
 class SpendAnswer(SpendSums):
+    month: Annotated[dict[str, MonthAnswer], "by team, also those without a budget"]
+    month_until_s: Annotated[int, "UTC second at which the month ends"]
     balances: dict[str, int]
     sum_microusd: Annotated[Usd | None, "over all accounts, always zero; null if you see only some"]
     transfers: list[TransferAnswer]

@@ -26,6 +26,10 @@ class QueueAnswer(TypedDict):
     on_hold: int
     oldest_wait_s: int | None
     recent_gpu_s: float
+    share_owed: Annotated[
+        float | None, "under `fair`, 0 to 1, of queues with jobs; null: no job, or no shares"
+    ]
+    share_used: Annotated[float | None, "under `fair`, 0 to 1, of all recent use; null: no shares"]
     quota_gpus: int | None
     set: Annotated[QueueSettings | None, "the operator's settings; null: none"]
     without_effect: Annotated[list[str], "settings that the current policy does not look at"]

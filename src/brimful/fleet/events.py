@@ -75,7 +75,7 @@ class NodeResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Event):
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     at_s: int
     job: Job
 
@@ -87,7 +87,7 @@ class JobSubmitted(Event):
 class ArraySubmitted(Event):
     """The same job many times: one task per index."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     at_s: int
     job: Job  # `job.job` is the array's name
     indices: tuple[int, ...]

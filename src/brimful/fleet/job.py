@@ -79,9 +79,9 @@ class Job:
     submitter: str = ""  # the token that submitted it; empty: from before tokens were recorded
     user: str = ""  # the owner of that token
     key: str = ""  # the submitter's idempotency key: a second submission under it is the first
-    # Predicted at submit, by GPU type: the likely peak on one card, and the step time.
-    peak_bytes: tuple[tuple[str, int], ...] = ()
-    step_s: tuple[tuple[str, float], ...] = ()
+    peak_bytes: tuple[tuple[str, int], ...] = ()  # predicted at submit, by GPU type: likely, on one card
+    step_s: tuple[tuple[str, float], ...] = ()  # predicted likewise
+    mfu: tuple[tuple[str, float], ...] = ()  # predicted likewise, 0 to 1
     # (job or array, "ok" | "any"): it asks for GPUs once these are over; with "ok" only if they finished.
     after: tuple[tuple[str, str], ...] = ()
     array: str = ""  # the array it is a task of

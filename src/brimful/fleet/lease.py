@@ -56,6 +56,7 @@ class Lease(Charge):
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless the notice is withdrawn
     notice: Said | None = None  # and why
+    notices: tuple[tuple[int, Literal["leave", "stay", "stop"], int | None], ...] = ()  # (at, what, by)
     reservation: str = ""  # the tenant's reservation that has paid for it
     is_watched: bool = False  # whether its useful work can be observed
     idle_since_s: int | None = None  # it has done no useful work since then
@@ -136,9 +137,7 @@ class JobState:
     @property
     def open_lease(self) -> Lease | None:
         """The lease it holds now: at most one, the last."""
-        if self.leases and self.leases[-1].ended_s is None:
-            return self.leases[-1]
-        return None
+        return self.leases[-1] if self.leases and self.leases[-1].ended_s is None else None
 
     @property
     def kept_until_s(self) -> int:

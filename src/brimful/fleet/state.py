@@ -338,11 +338,13 @@ class Fleet:
     def _notice_given(self, event: events.NoticeGiven) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = event.until_s, event.reason
+        lease.notices += ((event.at_s, "leave", event.until_s),)
         self.warned[event.lease] = lease
 
     def _notice_withdrawn(self, event: events.NoticeWithdrawn) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = None, None
+        lease.notices += ((event.at_s, "stay", None),)
 
     def _lease_idle(self, event: events.LeaseIdle) -> None:
         lease = self.open_leases[event.lease]
@@ -375,8 +377,7 @@ class Fleet:
     def _wait(self, state: JobState, *, at_s: int) -> None:
         if state.job.gpus != state.job.min_gpus and state.job.max_gpus:
             self._change(state.job.job, gpus=state.job.min_gpus)
-        state.waiting_since_s = at_s
-        state.phase = "held" if state.hold else "waiting"
+        state.waiting_since_s, state.phase = at_s, "held" if state.hold else "waiting"
         if state.hold:
             self.on_hold[state.job.job] = state
         else:
@@ -489,6 +490,7 @@ class Fleet:
         if lease.phase == "running":
             self.running.remove(state)
         lease.phase, lease.reason, lease.requeue = "ending", event.reason, event.requeue
+        lease.notices += ((event.at_s, "stop", None),)
         self.moves.ending(lease, at_s=event.at_s)
         state.phase = "stopping"
         state.preemptions += event.requeue

@@ -26,6 +26,5 @@ class Usage:
 
     def change(self, gpus: int, *, now_s: int) -> None:
         if now_s > self.as_of_s:
-            self.faded_gpu_s = self.at(now_s)
-            self.as_of_s = now_s
+            self.faded_gpu_s, self.as_of_s = self.at(now_s), now_s
         self.held += gpus

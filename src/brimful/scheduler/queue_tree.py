@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from brimful.errors import BadInput
 from brimful.fleet.queues import Quota
@@ -27,6 +27,39 @@ def without_effect(quota: Quota, rules: Rules) -> list[str]:
     """Settings of the queue that this policy does not look at: shares are dealt out under `fair` alone."""
     given = {"weight": quota.weight != 1, "parent": bool(quota.parent)}
     return [name for name, is_set in given.items() if is_set and rules.order != "fair"]
+
+
+def shares_owed(quotas: Sequence[Quota], busy: Collection[str]) -> dict[str, float]:
+    """The part of the fleet (0 to 1) that `fair` owes to each queue that has jobs, or has such queues below.
+
+    Queues under one parent share its part by weight; the others are not counted. A parent's own jobs compete
+    with the queues below it: its part is that of all of them together.
+    """
+    weights = {quota.queue: quota.weight for quota in quotas}
+    parents = {quota.queue: quota.parent for quota in quotas if quota.parent}
+    names = {each for name in busy for each in _upwards(name, parents)}
+    below: dict[str, list[str]] = {}
+    for name in sorted(names):
+        below.setdefault(parents.get(name, ""), []).append(name)
+    owed, todo = {"": 1.0}, [""]
+    while todo:
+        within = todo.pop()
+        here = below.get(within, [])
+        total = sum(weights.get(each, 1.0) for each in here)
+        owed |= {each: owed[within] * weights.get(each, 1.0) / total for each in here}
+        todo += here
+    del owed[""]
+    return owed
+
+
+def parts_used(quotas: Sequence[Quota], used: Mapping[str, float]) -> dict[str, float]:
+    """The part (0 to 1) of all recent use that each queue had, those below it included."""
+    parents = {quota.queue: quota.parent for quota in quotas if quota.parent}
+    whole, total = sum(used.values()), dict[str, float]()
+    for name, gpu_s in used.items():
+        for each in _upwards(name, parents):
+            total[each] = total.get(each, 0.0) + gpu_s
+    return {name: gpu_s / whole for name, gpu_s in total.items()} if whole else {}
 
 
 def shares_used(quotas: Sequence[Quota], used: Mapping[str, float]) -> dict[str, tuple[float, ...]]:

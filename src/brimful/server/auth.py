@@ -130,6 +130,12 @@ class Access:
         self._writing = threading.Lock()
         self._unknown = secrets.token_hex(32)
 
+    def warm_up(self) -> None:
+        """Compile the statements that every first request with a token needs."""
+        with contextlib.suppress(BrimfulError):  # the database does not answer: whoever asks is told
+            self._store.token("")
+            self._store.user("")
+
     # -- coming in ---------------------------------------------------------------------------------------
 
     def known(self, text: str, kind: Kind = "token") -> tuple[Principal | None, bool]:

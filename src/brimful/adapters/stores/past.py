@@ -56,6 +56,7 @@ def _lease_from(body: dict[str, Any]) -> Lease:
     """JSON has only lists."""
     body["gpus"], body["exit_codes"] = tuple(body["gpus"]), tuple(body.get("exit_codes", ()))
     body["before"] = tuple((end_s, speed) for end_s, speed in body.get("before", ()))
+    body["notices"] = tuple((at_s, what, until_s) for at_s, what, until_s in body.get("notices", ()))
     for name in ("rest", "runs_on"):
         body[name] = tuple((node, tuple(gpus)) for node, gpus in body.get(name, ()))
     return Lease(**_said(body))

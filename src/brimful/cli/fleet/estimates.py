@@ -17,7 +17,7 @@ from brimful.specs.gpu import find_gpu
 
 
 class Estimates(NamedTuple):
-    predicted: dict[str, dict[str, Any]]  # GPU type -> peak_bytes, step_s
+    predicted: dict[str, dict[str, Any]]  # GPU type -> peak_bytes, step_s, mfu
     notes: list[Sentence]
 
 
@@ -49,7 +49,7 @@ def estimates_for(
             # Only the job's own part: a desktop's memory counts once, however many jobs share the GPU.
             own = likely - answer.others.bytes
             step_s = answer.speed.step_s.likely
-            predicted[name] = {"peak_bytes": own, "step_s": step_s}
+            predicted[name] = {"peak_bytes": own, "step_s": step_s, "mfu": answer.speed.mfu.likely}
             if larger:
                 ask = predictor(reading, card, other_bytes, correction)
                 steps = [(n, ask(_on_fewer(widest, n).training).speed.step_s.likely) for n in larger]

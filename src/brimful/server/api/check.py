@@ -110,6 +110,7 @@ def _predicted(estimate: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "peak_bytes": round(estimate["memory"]["device_bytes"]["likely"]),
         "step_s": estimate["speed"]["step_s"]["likely"],
+        "mfu": estimate["speed"]["mfu"]["likely"],
     }
 
 

@@ -151,6 +151,7 @@ class Prediction(Request):
 
     peak_bytes: Annotated[int, Field(ge=0, le=1 << 50)]
     step_s: Annotated[float, Field(gt=0, le=1e9)]
+    mfu: Annotated[float | None, Field(gt=0, le=1)] = None
     scaling: Scaling = {}
 
 
@@ -261,6 +262,7 @@ class Submission(Request):
             predicted_work_s=self.steps * slowest_s if self.steps and predicted else None,
             peak_bytes=tuple((gpu, each.peak_bytes) for gpu, each in predicted),
             step_s=tuple((gpu, each.step_s) for gpu, each in predicted),
+            mfu=tuple((gpu, each.mfu) for gpu, each in predicted if each.mfu is not None),
             after=tuple(sorted({after_from(text) for text in self.after})),
             submitter=who.token,
             user=who.name,

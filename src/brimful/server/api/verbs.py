@@ -125,10 +125,10 @@ def submission_of(job: Job, *, now_s: int) -> dict[str, object]:
         for name in Submission.model_fields
         if hasattr(job, name) and name not in ("array", "after", "env")
     }
-    peaks, steps = dict(job.peak_bytes), dict(job.step_s)
+    peaks, steps, mfus = dict(job.peak_bytes), dict(job.step_s), dict(job.mfu)
     curves = {gpu: dict(points) for gpu, points in job.curves}
     predicted = {
-        gpu: Prediction(peak_bytes=peak, step_s=steps[gpu], scaling=curves.get(gpu, {}))
+        gpu: Prediction(peak_bytes=peak, step_s=steps[gpu], mfu=mfus.get(gpu), scaling=curves.get(gpu, {}))
         for gpu, peak in peaks.items()
         if gpu in steps
     }

@@ -12,6 +12,7 @@ from brimful.language import Factor, Number, Percent, Seconds, Sentence, Size, s
 
 WIDTH, HEIGHT = 1000, 100  # of a chart, independent of its size on the page
 ROOM = 1.3  # space above the card's memory, or above the smallest batch if not even that fits
+RARE = 0.01  # a chance is not known any better
 CHIPS = {"fits": "finished", "at_risk": "waiting", "likely_does_not_fit": "failed", "does_not_fit": "failed"}
 JUDGED = {"true": "finished", "partly": "waiting", "false": "failed", "cannot_tell": ""}
 
@@ -65,6 +66,7 @@ def _card(card: Mapping[str, Any], widest: float) -> dict[str, Any]:
             room=room,
         ),
         "between": words("gpu.between", low=Size(device["low"]), high=Size(device["high"])),
+        "chance": chance_said(estimate["chance_of_running_out"]),
         "peak_at": words("gpu.peak_at", where=memory["peak_at"]),
         "mfu": told(Percent(speed["mfu"]["likely"])),
         "tokens_per_s": told(Number(speed["tokens_per_s"]["likely"])),
@@ -81,7 +83,7 @@ def _card(card: Mapping[str, Any], widest: float) -> dict[str, Any]:
             for item in sorted(memory["items"], key=lambda item: -item["bytes"])
         ],
         "ways_title": words("gpu.what_to_change" if estimate["fixes"] else "gpu.what_is_faster"),
-        "ways": [_way(fix) for fix in ways],
+        "ways": [way_shape(fix) for fix in ways],
         "largest": _largest(estimate),
         "rungs": [_rung(number, rung) for number, rung in enumerate(card["ladder"])],
         "sweep": _sweep(card["sweep"], estimate["usable_bytes"], card["batch_size"]),
@@ -122,7 +124,28 @@ def _change(change: Mapping[str, Sequence[Any]]) -> str:
     )
 
 
-def _way(fix: Mapping[str, Any]) -> dict[str, Any]:
+def chance_said(chance: float) -> str:
+    """No more digits than are known."""
+    shown: Sentence | Percent = Percent(chance)
+    if chance < RARE:
+        shown = say("gpu.less_than", frac=Percent(RARE))
+    elif chance > 1 - RARE:
+        shown = say("gpu.more_than", frac=Percent(1 - RARE))
+    return words("gpu.chance", chance=shown)
+
+
+def risk_shape(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """How safe it is on one card, and what would make it fit if it does not or may not."""
+    is_safe = estimate["verdict"] == "fits"
+    ways = [] if is_safe else [way_shape(fix) for fix in estimate["fixes"]]
+    return {
+        **_verdict(estimate["verdict"]),
+        "chance": chance_said(estimate["chance_of_running_out"]),
+        "ways": ways,
+    }
+
+
+def way_shape(fix: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "change": _change(fix["change"]),
         **_verdict(fix["verdict"]),

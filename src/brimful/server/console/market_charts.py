@@ -150,7 +150,7 @@ def course_shapes(
         return []
     start_s, span_s = points[0]["at_s"], max(1, points[-1]["at_s"] - points[0]["at_s"])
     shapes = []
-    for name, beside in (("peak_reserved_bytes", "peak_bytes"), ("mfu", ""), ("step_s", "step_s")):
+    for name, beside in (("peak_reserved_bytes", "peak_bytes"), ("mfu", "mfu"), ("step_s", "step_s")):
         known = [(each["at_s"], each[name]) for each in points if each[name] is not None]
         wanted = predicted.get(beside)
         if len(known) < 2:

@@ -1,4 +1,4 @@
-"""The operator's page: events, the audit log, tokens and users, queues."""
+"""The operator's page: policy and queues, machines, users and tokens, the audit log, events."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.queues import Quota
 from brimful.language import Quoted, Usd, say, told, words
+from brimful.scheduler.policies import POLICIES
 from brimful.server.api.cursors import page_after, read_cursor
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import Gate
-from brimful.server.api.requests import NewToken, QueueRequest, RoleRequest
+from brimful.server.api.requests import AdoptRequest, NewToken, QueueRequest, RoleRequest
 from brimful.server.api.verbs import Verbs
 from brimful.server.auth import EVERYBODY, ROLES, Access, Principal, forbidden
 from brimful.server.console.overview import checked, confirmed
 from brimful.server.console.own_tokens import MOST_DAYS
 from brimful.server.console.page_data import shortened
 from brimful.server.console.pages import Pages, add_page, problem_of, signed_form
+from brimful.server.rehearsing.rehearser import Rehearser
 from brimful.server.service.reader import Reader
 from brimful.server.views.cloud import cloud_view
 from brimful.server.views.events import events_for
 from brimful.server.views.fleet import queues_view
+from brimful.server.views.policy import policy_view
 from brimful.units import integer_from_text
 
 # Actions that give somebody more rights. A session alone may do so only over TLS: without it the browser
@@ -43,8 +46,17 @@ BODY_CHARS = 130
 
 
 class Operate:
-    def __init__(self, reader: Reader, access: Access, verbs: Verbs, *, secure: bool = False) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        access: Access,
+        verbs: Verbs,
+        rehearser: Rehearser | None = None,
+        *,
+        secure: bool = False,
+    ) -> None:
         self._reader, self._access, self._verbs, self._secure = reader, access, verbs, secure
+        self._rehearser = rehearser
         self._gate = Gate(access)
 
     def show(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -53,7 +65,7 @@ class Operate:
         more = page_after(int(str(deeds[-1]["seq"]))) if len(deeds) == DEEDS_SHOWN else None
         events = events_for(self._reader, who, after=-EVENTS_SHOWN, limit=EVENTS_SHOWN)["events"]
         return {
-            "policy": self._reader.policy,
+            "policy": self._policy(who),
             "cloud": _cloud(self._reader) if who.may("operator") else None,
             "queues": queues_view(self._reader, who),
             "tokens": [each for each in self._access.tokens(who) if each.revoked_s is None],
@@ -69,6 +81,14 @@ class Operate:
             "needs_token": not self._secure,
             "problem": "",
         }
+
+    def _policy(self, who: Principal) -> dict[str, Any]:
+        """The active one for everybody here; where it comes from, and others, for those who may adopt one."""
+        if self._rehearser is None or not who.may("operator"):
+            return {"policy": self._reader.policy, "may_adopt": False}
+        names = (*self._rehearser.candidates(), *POLICIES)
+        view = policy_view(self._reader, self._rehearser)
+        return {**view, "may_adopt": True, "names": list(dict.fromkeys(names))}
 
     def act(self, who: Principal, form: Mapping[str, str]) -> str:
         """The text of a new token, otherwise empty."""
@@ -94,6 +114,12 @@ class Operate:
             old = before.pop(form.get("queue", ""), None)
             kept = tuple(before.values())
             self._verbs.set_queues(who, kept if verb == "unqueue" else (*kept, _quota(form, old)))
+        elif verb == "adopt" and self._rehearser is not None:
+            policy = checked(lambda: AdoptRequest(policy=form.get("policy", ""))).policy
+            with self._gate.audited(who, "policy.adopt", lambda: policy):
+                if not who.may("operator"):
+                    raise forbidden(who, "operator")
+                self._rehearser.adopt(policy, by=who.name)
         else:
             raise BadInput(say("server.no_such_action", verb=Quoted(verb[:40])))
         return ""

@@ -72,7 +72,7 @@ class Overview:
                 node
                 for node in self._reader.fleet.nodes.values()
                 if (not site or node.site == site)
-                and text in f"{node.node} {node.gpu} {node.site} {node.rack}".casefold()
+                and (not text or text in f"{node.node} {node.gpu} {node.site} {node.rack}".casefold())
             ]
             fleet = fleet_view(self._reader, who, nodes[start:more])
         return {
@@ -122,8 +122,9 @@ class Overview:
         bills = sorted(found["bills"], key=lambda bill: bill["of"], reverse=True) if by == "day" else None
         return {
             "spend": spend,
-            "budgets": budget_tree(budgets_view(self._reader, who)),
+            "budgets": budget_tree(budgets_view(self._reader, who, *spend["month"])),
             "queues": queues_view(self._reader, who),
+            "is_fair": self._reader.rules.order == "fair",
             "by": by,
             "days": spend_shape(
                 spend_days_view(self._reader, who, by=by if by in SPLITS else "team", days=SPEND_DAYS)

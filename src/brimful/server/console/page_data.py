@@ -154,8 +154,9 @@ def actions_of(verbs: Verbs, reader: Reader, who: Principal, name: str) -> dict[
 
 
 def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
-    """What the job did with its time, from submit to its end or now: waits, leases, stops."""
+    """What the job did with its time, from submit to its end or now: waits, leases, notices, stops."""
     parts: list[tuple[str, int, int, Sentence]] = []
+    untils: dict[int, int | None] = {}  # by the place of a notice: when the lease has to leave
     at, why = view["submitted_s"], say("server.waited_first")
     for lease in view["leases"]:
         if lease["granted_s"] > at:
@@ -172,6 +173,10 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
             if lease["reason"]:
                 ran = say("server.ran_until", ran=ran, reason=lease["reason"])
             parts.append(("ran", began, end, ran))
+        for told_it in lease["notices"]:
+            untils[len(parts)] = told_it["until_s"]
+            at_s = told_it["at_s"]
+            parts.append(("notice", at_s, at_s, say(f"server.notice_{told_it['told']}")))
         at, why = end, say("server.waited_after", reason=lease["reason"] or say("server.its_last_lease"))
     last_s = now_s if view["ended_s"] is None else view["ended_s"]
     if view["phase"] in ("waiting", "held", "pending"):
@@ -192,8 +197,9 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
             "hue": hue(view["job"]),
             "x": round(100 * (from_s - view["submitted_s"]) / span_s, 2),
             "width": max(0.4, round(100 * (to_s - from_s) / span_s, 2)),
+            "until_s": untils.get(i),
         }
-        for kind, from_s, to_s, said in parts
+        for i, (kind, from_s, to_s, said) in enumerate(parts)
     ]
 
 

@@ -22,20 +22,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 
 from brimful import __version__
-from brimful.errors import BrimfulError, NotFound
+from brimful.errors import BrimfulError
 from brimful.language import Quoted, Several, told, tongue, words
-from brimful.server.api.check import start_view
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import cookie_name, principal_of
-from brimful.server.api.seen import job_for
-from brimful.server.api.verbs import Verbs
 from brimful.server.auth import EVERYBODY, SESSION_S, Access, Principal, forbidden, form_key
 from brimful.server.console.kept_shares import KeptShares
-from brimful.server.console.page_data import actions_of, job_page, live_page
+from brimful.server.console.page_data import live_page
 from brimful.server.console.templating import LANGUAGE_NAMES, templates_here, warm_up
-from brimful.server.console.why_failed import WhyFailed
-from brimful.server.fitting.fitter import Fitter
-from brimful.server.rehearsing.forecaster import Forecaster
 from brimful.server.service.reader import Reader
 
 MEDIA_TYPES = {
@@ -138,30 +132,13 @@ def make_console(
     pages: Pages,
     reader: Reader,
     access: Access,
-    verbs: Verbs,
-    fitter: Fitter,
     *,
-    forecaster: Forecaster,
     kept: KeptShares,
     secure: bool = False,
 ) -> APIRouter:
     router = APIRouter()
     add_way_in(router, access, pages, secure=secure)
     pages.parts.append(("live.html", lambda who, _asked: live_page(reader, who)))
-
-    explain = WhyFailed(reader, fitter)
-
-    def shown(who: Principal, name: str) -> dict[str, Any]:
-        state = reader.measure(job_for(reader, who, name))
-        found = job_page(reader, state) | {"cause": explain(state)}
-        found["start"] = start_view(reader, forecaster, state)
-        return found | {"act": actions_of(verbs, reader, who, name), "problem": ""}
-
-    async def known(request: Request) -> Principal:
-        who = await principal_of(access, request)
-        if who is None:
-            raise HTTPException(401, words("server.session_over"))
-        return who
 
     @router.get("/")
     async def console(request: Request) -> Response:
@@ -173,30 +150,20 @@ def make_console(
 
     @router.get("/console/live")
     async def live_part(request: Request) -> Response:
-        who = await known(request)
+        who = await signed_in(access, request)
         return pages.packed_answer(request, await pages.in_turn(partial(pages.live, reader, who, kept)))
-
-    @router.get("/jobs/{name}")
-    async def job(request: Request, name: str) -> Response:
-        who = await principal_of(access, request)
-        if who is None:
-            return pages.sign_in(request)
-        try:
-            found = await run_in_threadpool(shown, who, name)
-        except NotFound as error:
-            if error.code == "is_array":
-                return RedirectResponse("/jobs?" + urlencode({"array": name, "view": "all"}), 303)
-            return pages.answer(request, "missing.html", 404, who=who, problem=error.problem)
-        return pages.answer(request, "job.html", who=who, **found)
-
-    @router.get("/jobs/{name}/live")
-    async def job_part(request: Request, name: str) -> Response:
-        who = await known(request)
-        return pages.answer(request, "job_live.html", who=who, **await run_in_threadpool(shown, who, name))
 
     add_language(router)
     add_assets(router, pages)
     return router
+
+
+async def signed_in(access: Access, request: Request) -> Principal:
+    """Who asks for a live part."""
+    who = await principal_of(access, request)
+    if who is None:
+        raise HTTPException(401, words("server.session_over"))
+    return who
 
 
 # Pages in navigation order, and the role that each needs; "" means none.

@@ -23,6 +23,7 @@ from brimful.server.api.seen import job_for
 from brimful.server.api.verbs import Verbs, submission_of
 from brimful.server.auth import Access, Principal
 from brimful.server.console.actions import moment
+from brimful.server.console.fit_charts import risk_shape
 from brimful.server.console.overview import checked
 from brimful.server.console.page_data import teams_of
 from brimful.server.console.pages import Pages, problem_of, signed_form
@@ -76,6 +77,7 @@ class Submit:
             "file": text,
             "config": config,
             "check": check,
+            "risks": {} if check is None else {gpu: risk_shape(each) for gpu, each in check["fits"].items()},
             "problem": problem,
             "types": sorted({pool.gpu for pool in self._reader.fleet.capacity.pools}),
             "teams": [name for name in teams_of(self._reader, who) if who.may("submitter", name)],

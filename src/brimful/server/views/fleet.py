@@ -19,10 +19,10 @@ from brimful.fleet.node import bare_name
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import Lease, Node
 from brimful.language import say, told, words
-from brimful.scheduler.queue_tree import without_effect
+from brimful.scheduler.queue_tree import parts_used, shares_owed, without_effect
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
-from brimful.server.views.tally import tallies
+from brimful.server.views.tally import all_tallies, tallies
 
 
 def fleet_view(reader: Reader, who: Principal, nodes: Iterable[Node] | None = None) -> FleetAnswer:
@@ -107,10 +107,10 @@ def pool_rows(reader: Reader) -> list[PoolRow]:
 def _pool_rows(reader: Reader) -> list[PoolRow]:
     fleet, rows = reader.fleet, dict[tuple[str, str], PoolRow]()
     for node in fleet.nodes.values():
-        row = rows.setdefault(
-            (node.site, node.gpu),
-            {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0},
-        )
+        key = (node.site, node.gpu)
+        if key not in rows:  # there are thousands of nodes: one of these is made for each pool only
+            rows[key] = {"site": node.site, "gpu": node.gpu, "nodes": 0, "drained": 0, "gpus": 0, "held": 0}
+        row = rows[key]
         row["nodes"] += 1
         row["drained"] += node.node in fleet.drained
         row["gpus"] += node.gpus
@@ -204,7 +204,18 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
             row["on_hold"] += each.on_hold
             if each.waits_since_s is not None:
                 row["oldest_wait_s"] = max(row["oldest_wait_s"] or 0, now_s - each.waits_since_s)
+        if reader.rules.order == "fair":
+            _add_shares(reader, queues)
         return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
+
+
+def _add_shares(reader: Reader, queues: dict[str, QueueAnswer]) -> None:
+    fleet, now_s, found = reader.fleet, reader.now_s(), reader.once(all_tallies)
+    quotas = fleet.queues or reader.rules.quotas
+    owed = shares_owed(quotas, {queue for (_, queue), each in found.items() if each.running or each.waiting})
+    used = parts_used(quotas, {name: usage.at(now_s) for name, usage in fleet.usage.items()})
+    for name, row in queues.items():
+        row["share_owed"], row["share_used"] = owed.get(name), used.get(name, 0.0)
 
 
 def _empty_queue(reader: Reader, who: Principal, name: str) -> QueueAnswer:
@@ -219,6 +230,8 @@ def _empty_queue(reader: Reader, who: Principal, name: str) -> QueueAnswer:
         "on_hold": 0,
         "oldest_wait_s": None,
         "recent_gpu_s": usage.at(now_s) if usage else 0.0,
+        "share_owed": None,
+        "share_used": None,
         "quota_gpus": None if quota is None else quota.gpus,
         "set": None if quota is None else _queue_settings(quota, who),
         "without_effect": [] if quota is None else without_effect(quota, reader.rules),

@@ -79,9 +79,14 @@ def promise_view(reader: Reader, state: JobState) -> PromiseAnswer | None:
 
 def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
     job = state.job
-    bytes_of, step_of = dict(job.peak_bytes), dict(job.step_s)
+    bytes_of, step_of, mfu_of = dict(job.peak_bytes), dict(job.step_s), dict(job.mfu)
     return {
-        gpu: {"peak_bytes": bytes_of.get(gpu), "step_s": step_of.get(gpu), "rate": rate}
+        gpu: {
+            "peak_bytes": bytes_of.get(gpu),
+            "step_s": step_of.get(gpu),
+            "mfu": mfu_of.get(gpu),
+            "rate": rate,
+        }
         for gpu, rate in job.rates
     }
 
@@ -129,6 +134,9 @@ def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
     return {
         **alike(LeaseAnswer, lease),
         "billed_s": lease.billed_s(now_s),
+        "notices": [
+            {"at_s": at_s, "told": what, "until_s": until_s} for at_s, what, until_s in lease.notices
+        ],
         "microusd_per_gpu_hour": lease.price_paid(),
         "cost_microusd": lease.cost_microusd(now_s),
         "reason": told(lease.reason) if lease.reason else "",

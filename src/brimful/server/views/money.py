@@ -12,6 +12,7 @@ from brimful.client.answers import (
     BudgetTermsAnswer,
     DepthAnswer,
     InvoiceAnswer,
+    MonthAnswer,
     PoolPriceAnswer,
     PricePointAnswer,
     QuoteAnswer,
@@ -25,7 +26,7 @@ from brimful.fleet.events import PoolPriced
 from brimful.fleet.money.purse import Budget
 from brimful.fleet.node import Pool
 from brimful.market.invoice import Invoices, Sums, day_of
-from brimful.market.periods import pace
+from brimful.market.periods import pace, period_at
 from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money, used_microusd
 from brimful.scheduler.load import priced
@@ -52,8 +53,11 @@ def spend_now(reader: Reader, who: Principal) -> SpendAnswer:
         balances = reader.ledger.balances
         if not who.sees_all:
             balances = {name: n for name, n in balances.items() if _sees_account(reader, who, name)}
+        months, until_s = _months(reader, who)
         return {
             **spend_sums(reader, who),
+            "month": months,
+            "month_until_s": until_s,
             "balances": dict(balances),
             # Over all accounts it is always zero; over some it means nothing.
             "sum_microusd": sum(balances.values()) if who.sees_all else None,
@@ -73,6 +77,44 @@ def spend_sums(reader: Reader, who: Principal) -> SpendSums:
             "held_microusd": sum(n for name, n in ledger.held_by_tenant.items() if who.sees(name)),
             "by_tenant": posted,
         }
+
+
+def _months(reader: Reader, who: Principal) -> tuple[dict[str, MonthAnswer], int]:
+    """Each team's spend by the end of this month, by the rule of a monthly budget; and when that is."""
+    now_s = reader.now_s()
+    before_s, since_s, until_s = _months_of(now_s)
+    now, last = (dict(each) for each in reader.once(_spent_by_month))
+    for (team, _), each in tallies(reader, who).items():
+        if each.accruing_microusd:
+            now[team] = now.get(team, 0) + each.accruing_microusd
+    found: dict[str, MonthAnswer] = {}
+    for team in sorted(name for name in {*now, *last} if who.sees(name)):
+        spent = now.get(team, 0)
+        before = (last[team], since_s - before_s) if team in last else None
+        per_s = pace(spent, elapsed_s=now_s - since_s, before=before)
+        expected = spent + round(per_s * (until_s - now_s))
+        found[team] = {"spent_microusd": spent, "expected_microusd": expected}
+    return found, until_s
+
+
+def _months_of(now_s: int) -> tuple[int, int, int]:
+    """When the last month and this one began (UTC), and when this one ends."""
+    since_s, until_s = period_at(now_s, "monthly", "UTC")
+    assert until_s is not None, "a month ends"
+    return period_at(since_s - 1, "monthly", "UTC")[0], since_s, until_s
+
+
+def _spent_by_month(reader: Reader) -> tuple[dict[str, int], dict[str, int]]:
+    """By team, in this month so far and in the last."""
+    before_s, since_s, _ = _months_of(now_s := reader.now_s())
+    sums: list[dict[str, int]] = []
+    for start_s, end_s in ((since_s, now_s + 1), (before_s, since_s)):
+        total: dict[str, int] = {}
+        for at_s in range(start_s, end_s, DAY_S):
+            for team, microusd in reader.days.of(day_of(at_s), "team").items():
+                total[team] = total.get(team, 0) + microusd
+        sums.append(total)
+    return sums[0], sums[1]
 
 
 def spend_days_view(reader: Reader, who: Principal, *, by: str, days: int) -> SpendDaysAnswer:

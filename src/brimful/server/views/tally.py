@@ -40,11 +40,11 @@ class Tally:
 
 def tallies(reader: Reader, who: Principal) -> dict[tuple[str, str], Tally]:
     """By team and queue, for those that the caller may see."""
-    found = reader.once(_tallies)
+    found = reader.once(all_tallies)
     return found if who.sees_all else {key: each for key, each in found.items() if who.sees(key[0])}
 
 
-def _tallies(reader: Reader) -> dict[tuple[str, str], Tally]:
+def all_tallies(reader: Reader) -> dict[tuple[str, str], Tally]:
     fleet, found = reader.fleet, defaultdict[tuple[str, str], Tally](Tally)
     if fleet.prices:  # a price that changes is looked up for each lease
         _add_leases(reader, found, fleet.open_leases.values())
