@@ -61,17 +61,19 @@ while True:
 
 
 class Shop:
-    """A server with two slots of one market pool."""
+    """A server with a few slots of one market pool."""
 
-    def __init__(self, folder: Path, url: str, notice_s: int = NOTICE_S) -> None:
+    def __init__(
+        self, folder: Path, url: str, notice_s: int = NOTICE_S, *, gpus: int = 2, min_run_s: int = 300
+    ) -> None:
         self.folder, self.ahead_s = folder, 0.0  # of the real clock
         self.store = SqlStore(url)
-        node = Node(site="here", node="n", gpu="slot", gpus=2, microusd_per_gpu_hour=FLOOR, declared=True)
+        node = Node(site="here", node="n", gpu="slot", gpus=gpus, microusd_per_gpu_hour=FLOOR, declared=True)
         self.engine = LocalEngine(folder / "leases", [node], site="here")
         self.service = Service(
             self.store,
             [self.engine],
-            Rules(grace_s=20),
+            Rules(grace_s=20, min_run_s=min_run_s),
             market=Market(terms=Terms(notice_s=notice_s, period_s=1, max_wait_s=3600)),
             clock=lambda: time.time() + self.ahead_s,
         )

@@ -21,7 +21,7 @@ from brimful.market.bid import Bid, Book, Step
 from brimful.market.optimum import Item, Optimum
 
 # Returns which of these (bid, units), in rank order, cannot be placed together. The scheduler knows the
-# topology; this module does not.
+# topology; this module does not. A bid with sizes is refused at this one only.
 Placeable = Callable[[Sequence[tuple[Bid, int]]], Iterable[str]]
 
 BELOW_PRICE = "below_price"
@@ -104,7 +104,9 @@ def clear(book: Book, *, placeable: Placeable | None = None, first: Collection[s
         if not refused:
             break
         assert refused <= {bid.bid for bid, _ in winners}, "only a winner can fail to be placed"
-        unplaced |= refused
+        smaller = {bid.bid: bid.without(units) for bid, units in winners if bid.bid in refused}
+        unplaced |= {name for name, bid in smaller.items() if bid is None}
+        ranked = [smaller.get(bid.bid) or bid for bid in ranked]
     floor = _floor(book, winners)
     won = {bid.bid for bid, _ in winners}
     losers = [bid for bid in ranked if bid.bid not in won]
@@ -160,7 +162,9 @@ class _Level:
         self._solve(book)
 
     def _solve(self, book: Book) -> None:
-        items = [Item(bid.min_quantity, bid.quantity, book.weight(bid)) for bid in self.bids]
+        items = [
+            Item(bid.min_quantity, bid.quantity, book.weight(bid), book.choices(bid)) for bid in self.bids
+        ]
         self.optimum = Optimum(items, len(self.cost) - 1, since=self.since)
         self.net, self.at = self._best(self.optimum.worth)
         self._holders: dict[int, dict[str, int]] = {}
@@ -236,7 +240,7 @@ class _Why:
         self._winners = [] if best is None else best.winners()
         self._left = book.units - sum(units for _, units in self._winners)
         # By size: the limit required, and which bids would then have the rest.
-        self._room: list[dict[tuple[int, int, int], tuple[int, dict[str, int]]]] = [{} for _ in levels]
+        self._room: list[dict[tuple[object, ...], tuple[int, dict[str, int]]]] = [{} for _ in levels]
 
     def loss(self, bid: Bid) -> Loss:
         if bid.bid in self._own:
@@ -257,7 +261,7 @@ class _Why:
     def _shadow(self, bid: Bid) -> tuple[int | None, dict[str, int]]:
         """(the limit at which it would draw level, which bids would then have how many units)."""
         found: tuple[int, dict[str, int]] | None = None
-        key = (bid.min_quantity, bid.quantity, self._book.percent(bid))
+        key = (bid.min_quantity, bid.quantity, self._book.percent(bid), bid.sizes, bid.held)
         for level, rooms in zip(self._levels, self._room, strict=True):
             if bid.min_quantity >= len(level.cost):
                 continue
@@ -273,19 +277,22 @@ class _Why:
 
     def _make_room(self, level: _Level, bid: Bid) -> tuple[int, dict[str, int]]:
         assert self._best is not None
-        needed, left = _easiest(self._best.net, level, bid, self._book.percent(bid))
+        needed, left = _easiest(self._best.net, level, bid, self._book)
         return needed, level.holders(left)
 
 
-def _easiest(net: int, level: _Level, bid: Bid, factor: int) -> tuple[int, int]:
+def _easiest(net: int, level: _Level, bid: Bid, book: Book) -> tuple[int, int]:
     """(the lowest limit that makes up for what it displaces, the units it then leaves to the others)."""
     worth, cost = level.optimum.worth, level.cost
     last = len(worth) - 1
     totals = range(bid.min_quantity, last + 1) if cost[-1] else (last,)
     least: tuple[int, int] | None = None
+    factors = {units: units * book.percent(bid, units) for units in bid.units if units <= last}
     for at in totals:
-        for units in range(bid.min_quantity, min(bid.quantity, at) + 1):
-            needed = -((worth[at - units] - cost[at] - net) // (units * factor))
+        for units, factor in factors.items():
+            if units > at:
+                break
+            needed = -((worth[at - units] - cost[at] - net) // factor)
             if least is None or needed < least[0]:
                 least = (needed, at - units)
     assert least is not None, "the level holds its smallest quantity"

@@ -1,9 +1,9 @@
 """The exact optimum over units: which bids together are worth most, for every number of units at once.
 
 A dynamic programme over (bids in rank order) x (units). Gangs are all or nothing; an elastic bid takes any
-number between its bounds. Of equally good sets, the one with the first bid of the ranking is chosen, then the
-one with the second, and so on, and an elastic bid gets as much as it can: so the answer does not depend on
-how the book was written.
+number between its bounds, or one of its choices. Of equally good sets, the one with the first bid of the
+ranking is chosen, then the one with the second, and so on, and an elastic bid gets as much as it can: so the
+answer does not depend on how the book was written.
 
 Two implementations give the same answer: plain lists, and NumPy columns if it is installed and the book is
 large.
@@ -24,11 +24,12 @@ _SAFE = 2**62  # the largest safe sum in an int64 column
 
 
 class Item(NamedTuple):
-    """A bid as the optimum sees it: `low` to `high` units, each worth `weight`."""
+    """A bid as the optimum sees it: `low` to `high` units, each worth `weight`; or one of `choices`."""
 
     low: int
     high: int
-    weight: int
+    weight: int  # with choices: the most that a unit is worth
+    choices: tuple[tuple[int, int], ...] = ()  # (units, worth), the preferred one last
 
 
 class Optimum:
@@ -67,7 +68,7 @@ class Optimum:
                 break
             if left < item.low:
                 continue
-            if item.low == item.high:
+            if item.low == item.high and not item.choices:
                 many = item.high if step[left - item.low] else 0
             else:
                 many = _how_many(item, step, left)
@@ -78,11 +79,11 @@ class Optimum:
 
 
 def _how_many(item: Item, rest: Sequence[int], left: int) -> int:
-    """The largest number of units for this elastic bid that is part of an optimum."""
+    """The largest, or the preferred, number of units for this elastic bid that is part of an optimum."""
     best, many = int(rest[left]), 0
-    for n in range(item.low, min(item.high, left) + 1):
-        worth = int(rest[left - n]) + n * item.weight
-        if worth >= best:
+    choices = item.choices or ((n, n * item.weight) for n in range(item.low, min(item.high, left) + 1))
+    for n, gain in choices:
+        if n <= left and (worth := int(rest[left - n]) + gain) >= best:
             best, many = worth, n
     return many
 
@@ -92,11 +93,14 @@ def _undominated(items: Sequence[Item], units: int) -> Iterator[int]:
 
     A bid that ranks higher and could use the same units goes first. Once those together leave no room, even
     without the largest of them, a later bid of that kind never wins. Compares only bids with equal bounds,
-    which is where thousands of bids pile up.
+    which is where thousands of bids pile up, and none with choices.
     """
     ahead: dict[tuple[int, int], int] = {}
     for i, item in enumerate(items):
         if item.low > units:
+            continue
+        if item.choices:
+            yield i
             continue
         key = (item.low, item.high)
         count = ahead.get(key, 0)
@@ -138,7 +142,9 @@ def _zeros(units: int, numpy: Any) -> Any:  # noqa: ANN401
 
 def _add(worth: Any, item: Item, numpy: Any) -> tuple[Any, Any]:  # noqa: ANN401
     """(worth with one more item, the data from which its share is found later)."""
-    low, high, weight = item
+    low, high, weight, choices = item
+    if choices:
+        return _best_choice(worth, choices, numpy), worth
     if low < high:
         slide = _slide if numpy is None else _slide_columns
         return slide(worth, low, high, weight), worth
@@ -149,6 +155,18 @@ def _add(worth: Any, item: Item, numpy: Any) -> tuple[Any, Any]:  # noqa: ANN401
     gain = low * weight
     with_it = [w + gain for w in worth[: len(worth) - low]]
     return worth[:low] + list(map(max, with_it, without)), bytes(map(ge, with_it, without))
+
+
+def _best_choice(rest: Any, choices: Sequence[tuple[int, int]], numpy: Any) -> Any:  # noqa: ANN401
+    """max(rest[c], max over choices of rest[c - n] + gain)."""
+    worth = rest[:] if numpy is None else rest.copy()
+    for n, gain in choices:
+        before = rest[: max(0, len(rest) - n)]
+        if numpy is None:
+            worth[n:] = [max(w, b + gain) for w, b in zip(worth[n:], before, strict=True)]
+        else:
+            worth[n:] = numpy.maximum(worth[n:], before + gain)
+    return worth
 
 
 def _slide(rest: list[int], low: int, high: int, weight: int) -> list[int]:

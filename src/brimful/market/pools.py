@@ -111,20 +111,34 @@ def limit_of(job: Job, *, floor: int) -> int:
     return preset_limit(job.priority, price=max(floor, LEAST_REFERENCE))
 
 
-def bid_of(state: JobState, *, floor: int, running: bool, now_s: int, loss_s: int = 0) -> Bid:
-    """Its age is its place in the log, which it keeps when it is preempted and comes back."""
+def bid_of(
+    state: JobState,
+    *,
+    floor: int,
+    running: bool,
+    now_s: int,
+    loss_s: int = 0,
+    sizes: Sequence[int] = (),
+) -> Bid:
+    """Its age is its place in the log, which it keeps when it is preempted and comes back.
+
+    `sizes`: those that an elastic gang may have, smallest first.
+    """
     job = state.job
+    least, most = (sizes[0], sizes[-1]) if sizes else (job.gpus, job.gpus)
     left_s = None if running else state.remaining_s(now_s)
     return Bid(
         bid=job.job,
-        quantity=job.gpus,
-        min_quantity=job.gpus,
+        quantity=most,
+        min_quantity=least,
         limit=limit_of(job, floor=floor),
         arrival=state.serial,
         running=running,
         owner=job.tenant,
         expected_s=None if left_s is None else int(left_s) + job.checkpoint_cost_s,
         loss_s=loss_s,
+        sizes=tuple(sizes) if least < most else (),
+        held=job.gpus if running and least < most else 0,
     )
 
 

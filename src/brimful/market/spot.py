@@ -3,8 +3,9 @@
     next_round(state, book) -> what changed, and the next state
 
 Clearing (auction.py) says which bids should hold GPUs. A running bid that should not is given notice and
-keeps its GPUs until the notice ends; if it should again by then, the notice is withdrawn. A winner starts
-when its GPUs are free and the billed price has fallen to its limit. Pure.
+keeps its GPUs until the notice ends; if it should again by then, the notice is withdrawn. So is a bid with
+sizes that should hold another number: it restarts. A winner starts when its GPUs are free and the billed
+price has fallen to its limit. Pure.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ def next_round(
     if cleared is None or due:
         cleared = clear(book, placeable=placeable, first=due)
     won = {win.bid.bid: win.units for win in cleared.wins}
-    staying = won.keys() - set(moving())
+    resized = {win.bid.bid for win in cleared.wins if win.bid.held not in (0, win.units)}
+    staying = won.keys() - set(moving()) - resized
 
     limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
@@ -317,8 +319,10 @@ def _start(
 ) -> dict[str, int]:
     """Give free GPUs to winners in rank order; those kept for gangs go only to bids that end before the gangs
     are due. Once they are due, that is what they need beyond the GPUs of the bids `leaving`."""
+    restart = {bid.bid for bid in book.bids if bid.held}  # for another size
     for name, units in held.items():
-        held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
+        if name not in restart:
+            held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
     free = book.units - sum(held.values())
     kept = max(0, sum(bid.min_quantity for bid in book.bids if bid.bid in drains) - leaving)
     left_s = _last_call_s(terms) - max((state.blocked_s.get(name, 0) for name in drains), default=0)
@@ -332,6 +336,8 @@ def _start(
         may_use_all = is_gone or bid.bid in drains or (bid.bid in held and not drains)
         units = min(more, free if may_use_all else max(0, free - kept))
         if units <= 0 or held.get(bid.bid, 0) + units < bid.min_quantity:
+            continue
+        if bid.sizes and (units < more or bid.bid in restart):
             continue
         held[bid.bid] = held.get(bid.bid, 0) + units
         starts[bid.bid] = held[bid.bid]

@@ -27,9 +27,11 @@ from brimful.scheduler.winners import Winners
 from brimful.units import HOUR_S
 
 LOSS_EVERY_S = 300
+RESIZED = "scheduler.resized"
 
 NotNow = Callable[[JobState], Said | None]
 Planned = Callable[[JobState, list[Pool]], list[Pool]]
+Sizes = Callable[[JobState, Pool], Sequence[int]]
 
 
 @dataclass(slots=True)
@@ -105,12 +107,13 @@ class Auctions:
         money: Money | None = None,
         not_now: NotNow = lambda _state: None,
         planned: Planned = lambda _state, pools: pools,
+        sizes: Sizes = lambda _state, _pool: (),
         leaving: Collection[str] = (),
     ) -> Auctioned:
         """Clear every pool. A winner in one pool does not bid in the next.
 
-        `planned`: the market pools that each job with a deadline may use now. `leaving`: leases that this
-        decision ends.
+        `planned`: the market pools that each job with a deadline may use now. `sizes`: those that an elastic
+        gang may have there. `leaving`: leases that this decision ends.
         """
         pools = self.market.in_fleet(fleet)
         found = Auctioned(pools=frozenset(pools))
@@ -127,7 +130,9 @@ class Auctions:
                 if pool in fleet.prices:
                     found.prices[pool] = fleet.prices[pool].last.microusd_per_gpu_hour
                 continue
-            before = self._open(fleet, pool, waiting.get(pool, ()), money, leaving, now_s=now_s)
+            before = self._open(
+                fleet, pool, waiting.get(pool, ()), money, sizes=sizes, ending=leaving, now_s=now_s
+            )
             done = self._clear(fleet, before, found, money, now_s=now_s)
             if fleet.reservations:
                 here = self._reserved.get(pool, Reserved())
@@ -226,8 +231,9 @@ class Auctions:
         pool: Pool,
         waiting: Sequence[JobState],
         money: Money | None,
-        ending: Collection[str],
         *,
+        sizes: Sizes,
+        ending: Collection[str],
         now_s: int,
     ) -> _Open:
         leases = {lease.job: lease for lease in _leases(fleet, pool) if not lease.reservation}
@@ -239,25 +245,16 @@ class Auctions:
             for name, lease in leases.items()
             if lease.phase != "ending" and lease.lease not in ending and lease.node in fleet.capacity.by_name
         }
-        bids = [
-            bid_of(
-                state := fleet.jobs[name],
-                floor=floor,
-                running=True,
-                now_s=now_s,
-                loss_s=_loss_s(state, lease, now_s),
-            )
-            for name, lease in running.items()
-        ]
-        new = [
-            bid_of(state, floor=floor, running=False, now_s=now_s)
-            for state in waiting
-            if state.job.job not in self._won
-        ]
-        bids += new if money is None else self._who_can_pay(fleet, new, money)
-        # In any pool: two tenants lending in two pools could otherwise push up each other's price.
-        if lenders := {tenant for each in self._reserved.values() for tenant in each.lenders}:
-            bids = [replace(bid, sets_price=bid.owner not in lenders) for bid in bids]
+        bids = self._bids(
+            fleet,
+            pool,
+            running,
+            (*waiting, *_restarting(fleet, leases)),
+            money=money,
+            sizes=sizes,
+            floor=floor,
+            now_s=now_s,
+        )
         blocked_s = {bid.bid: fleet.jobs[bid.bid].blocked_for_s(now_s) for bid in bids}
         return _Open(
             pool=pool,
@@ -287,11 +284,45 @@ class Auctions:
             ),
         )
 
+    def _bids(
+        self,
+        fleet: Fleet,
+        pool: Pool,
+        running: Mapping[str, Lease],
+        waiting: Sequence[JobState],
+        *,
+        money: Money | None,
+        sizes: Sizes,
+        floor: int,
+        now_s: int,
+    ) -> list[Bid]:
+        bids = [
+            bid_of(
+                state := fleet.jobs[name],
+                floor=floor,
+                running=True,
+                now_s=now_s,
+                loss_s=_loss_s(state, lease, now_s),
+                sizes=sizes(state, pool),
+            )
+            for name, lease in running.items()
+        ]
+        new = [
+            bid_of(state, floor=floor, running=False, now_s=now_s, sizes=sizes(state, pool))
+            for state in waiting
+            if state.job.job not in self._won
+        ]
+        bids += new if money is None else self._who_can_pay(fleet, new, money)
+        # In any pool: two tenants lending in two pools could otherwise push up each other's price.
+        if lenders := {tenant for each in self._reserved.values() for tenant in each.lenders}:
+            bids = [replace(bid, sets_price=bid.owner not in lenders) for bid in bids]
+        return bids
+
     def _who_can_pay(self, fleet: Fleet, bids: Sequence[Bid], money: Money) -> Iterator[Bid]:
         """The bids whose tenant can pay for one period at the limit; the other jobs are told why not."""
         alone = Payers(fleet, money, (), period_s=self.market.terms.period_s)
         for bid in bids:
-            reason = money.lacks(fleet.jobs[bid.bid].job, alone.worst(bid))
+            reason = money.lacks(fleet.jobs[bid.bid].job, alone.worst(bid, bid.min_quantity))
             if reason is None:
                 yield bid
             else:
@@ -315,8 +346,8 @@ class Auctions:
             )
         done = known.round
         self._kept_back |= known.unpaid
-        new = [win.bid for win in done.cleared.wins if win.bid.bid not in before.running]
-        self._won |= {bid.bid: pool for bid in new}
+        new = [(win.bid, win.units) for win in done.cleared.wins if win.bid.bid not in before.running]
+        self._won |= {bid.bid: pool for bid, _ in new}
         if payers is not None:
             payers.promise(new)  # the next pool sees what is left
         found.prices[pool] = done.billed
@@ -353,6 +384,9 @@ class Auctions:
         if before.covers and not done.cleared.wins:
             places(())
         unpaid = again.unpaid if again is not None else {} if payers is None else payers.reasons
+        if unpaid:  # not those that win with fewer GPUs
+            won = {win.bid.bid for win in done.cleared.wins}
+            unpaid = {name: reason for name, reason in unpaid.items() if name not in won}
         acts = _carry_out(fleet, before, done, places, found, now_s=now_s)
         return _Known(key, done, places, acts=acts, unpaid=unpaid)
 
@@ -363,14 +397,14 @@ def _carry_out(
     """Turn a clearing into events, starts and stops; returns whether there were any."""
     so_far = len(found.events) + len(found.starts) + len(found.stops)
     running, line = before.running, fleet.prices.get(before.pool)
-    starts = [name for name in done.starts if name in winners.ready and name not in running]
+    starts = [name for name in done.starts if name in winners.ready]
     staying = sum(lease.size for name, lease in running.items() if name not in done.preempted)
     priced = PoolPriced(
         at_s=now_s,
         **before.pool._asdict(),
         microusd_per_gpu_hour=done.billed,
         cleared_microusd_per_gpu_hour=done.cleared.price,
-        held=staying + sum(fleet.jobs[name].job.gpus for name in starts),
+        held=staying + sum(done.starts[name] for name in starts),
         wanted=sum(bid.quantity for bid in before.book.bids),
         gpus=before.book.units,
         owed=done.state.owed,
@@ -381,7 +415,7 @@ def _carry_out(
         found.events.append(priced)
     losses = {loss.bid.bid: loss for loss in done.cleared.losses} if done.notices else {}
     for name in done.notices:
-        reason = _why_noticed(name, losses.get(name), winners, done)
+        reason = _why_noticed(running[name], losses.get(name), before.pool, winners, done)
         until_s = done.state.notices.get(name, now_s)
         found.events.append(
             NoticeGiven(at_s=now_s, lease=running[name].lease, until_s=until_s, reason=reason)
@@ -418,7 +452,20 @@ def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
             yield lease
 
 
-def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Round) -> Sentence:
+def _restarting(fleet: Fleet, leases: Mapping[str, Lease]) -> Iterator[JobState]:
+    """Elastic gangs that are being stopped and will bid again: until then, others may not have their GPUs."""
+    for name, lease in leases.items():
+        state = fleet.jobs[name]
+        may_return = lease.requeue and not state.cancel_requested and not state.hold
+        if lease.phase == "ending" and state.job.max_gpus and may_return:
+            yield state
+
+
+def _why_noticed(lease: Lease, loss: Loss | None, pool: Pool, winners: Winners, done: Round) -> Sentence:
+    name = lease.job
+    won = next((win.units for win in done.cleared.wins if win.bid.bid == name), lease.size)
+    if won != lease.size:
+        return say(RESIZED, was=lease.size, gpus=won, where=pool.gpu)
     if name in winners.moves:
         return say("scheduler.moves_within_pool", job=winners.moves[name])
     new = [win.bid.bid for win in done.cleared.wins if not win.bid.running]

@@ -119,10 +119,11 @@ class Payers:
 
     def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
         money, refused = self._money.ahead(self._period_s), []
-        for bid, _ in winners:
-            if bid.bid in self._running:
+        for bid, units in winners:
+            more = units - bid.held if bid.held else units  # an elastic gang that grows
+            if more <= 0 or (bid.bid in self._running and not bid.held):
                 continue
-            job, worst = self._fleet.jobs[bid.bid].job, self.worst(bid)
+            job, worst = self._fleet.jobs[bid.bid].job, self.worst(bid, more)
             reason = money.lacks(job, worst)
             if reason is None:
                 money.promise(job, worst)
@@ -131,13 +132,13 @@ class Payers:
                 self.reasons[bid.bid] = reason
         return refused
 
-    def promise(self, winners: Sequence[Bid]) -> None:
-        for bid in winners:
-            self._money.promise(self._fleet.jobs[bid.bid].job, self.worst(bid))
+    def promise(self, winners: Sequence[tuple[Bid, int]]) -> None:
+        for bid, units in winners:
+            self._money.promise(self._fleet.jobs[bid.bid].job, self.worst(bid, units))
 
-    def worst(self, bid: Bid) -> int:
-        """The most it may owe before the next look."""
-        return max(1, bid.limit * bid.quantity * self._period_s // HOUR_S)
+    def worst(self, bid: Bid, units: int) -> int:
+        """The most it may owe for this many GPUs before the next look."""
+        return max(1, bid.limit * units * self._period_s // HOUR_S)
 
     def tight(self, bids: Sequence[Bid]) -> tuple[tuple[str, int], ...]:
         """(hard budget, what it has left) that may not cover all of these bids, so winners depend on it."""
@@ -147,7 +148,7 @@ class Payers:
             job = self._fleet.jobs[bid.bid].job
             found = None if job.budget_microusd is not None else self._money.for_job(job)
             if found is not None:
-                wanted[found[0]] = wanted.get(found[0], 0) + self.worst(bid)
+                wanted[found[0]] = wanted.get(found[0], 0) + self.worst(bid, bid.quantity)
                 left[found[0]] = min(found[1], left.get(found[0], found[1]))
         return tuple((name, left[name]) for name in sorted(wanted) if left[name] < wanted[name])
 

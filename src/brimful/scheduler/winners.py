@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from brimful.fleet.events import Parts
-from brimful.fleet.job import Job
+from brimful.fleet.job import Job, at_size
 from brimful.fleet.state import Fleet, Lease, Pool
 from brimful.market.bid import Bid, Book
 from brimful.scheduler.draft import Draft
@@ -40,25 +40,28 @@ class Winners:
 
     def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
         self.parts, self.ready, self.moves = {}, set(), {}
-        won = {bid.bid for bid, _ in winners}
-        if leaving := sorted(won & self._leaving):
+        won = {bid.bid: units for bid, units in winners}
+        if leaving := sorted(won.keys() & self._leaving):
             return leaving
+        resized = {bid.bid for bid, units in winners if bid.held not in (0, units)}
         now, later = Draft(self._fleet.capacity), Draft(self._fleet.capacity)
+        stay = {name for name, lease in self._leases.items() if name in won and lease.phase != "ending"}
+        stay -= resized
         for name, lease in self._leases.items():
-            if name not in won or lease.phase == "ending":
+            if name not in stay:
                 later.give(lease.parts, self._fleet.jobs[name].job)
         refused: list[str] = []
-        starting = [bid for bid, _ in winners if bid.bid not in self._leases]
-        ranked = sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid]))
+        ranked = sorted(won.keys() - stay, key=lambda name: (-won[name], self._rank[name]))
         first = sorted(self._reserved, key=self._owner_order)
-        for name in (*first, *(bid.bid for bid in ranked)):
+        for name in (*first, *ranked):
             job = self._fleet.jobs[name].job
-            parts = place(job, now, self._pool)
+            job = at_size(job, won.get(name, job.gpus))
+            parts = None if name in self._leases else place(job, now, self._pool)
             if parts is not None:
                 now.take(parts, job)
                 self.ready.add(name)
             else:
-                parts = place(job, later, self._pool) or self._make_a_node(job, later, won)
+                parts = place(job, later, self._pool) or self._make_a_node(job, later, stay)
                 if parts is None:
                     if name in won:
                         refused.append(name)
@@ -91,16 +94,21 @@ class Winners:
             found.add(name)
         return found
 
-    def _make_a_node(self, job: Job, later: Draft, won: set[str]) -> Parts | None:
-        """The node cleared by moving the fewest GPUs, if all of those jobs find a place elsewhere."""
+    def _make_a_node(self, job: Job, later: Draft, stay: set[str]) -> Parts | None:
+        """The node cleared by moving the fewest GPUs, if all of those jobs find a place elsewhere.
+
+        None moves so that an elastic gang gets more than its smallest size.
+        """
         if job.within not in ONE_NODE or later.free_in(self._pool) < job.gpus:
+            return None
+        if job.max_gpus and (job.gpus > job.min_gpus or job.job in self._leases):
             return None
         best: tuple[int, Draft, Parts, list[str]] | None = None
         for index in list(later.fullest(self._pool))[:NODES_TRIED]:
             slot = later.capacity.slots[index]
             if slot.node.good_gpus < job.gpus:
                 continue
-            moved = self._who_moves(slot.node.node, job.gpus - len(later.free_on(index)), won)
+            moved = self._who_moves(slot.node.node, job.gpus - len(later.free_on(index)), stay)
             size = sum(self._leases[name].size for name in moved)
             if not moved or (best is not None and size >= best[0]):
                 continue
@@ -117,13 +125,12 @@ class Winners:
             self.moves[name] = job.job
         return best[2]
 
-    def _who_moves(self, node: str, need: int, won: set[str]) -> list[str]:
+    def _who_moves(self, node: str, need: int, stay: set[str]) -> list[str]:
         """Winners on the node, smallest first, until there is room; empty if there cannot be."""
         here = [
             (lease.size, lease.job, on_it)
             for lease in self._leases.values()
-            if lease.job in won
-            and lease.phase != "ending"
+            if lease.job in stay
             and lease.job not in self.moves
             and (on_it := sum(len(gpus) for name, gpus in lease.parts if name == node))
         ]

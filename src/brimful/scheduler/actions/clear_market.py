@@ -5,13 +5,14 @@ from __future__ import annotations
 from brimful.errors import Said
 from brimful.fleet.state import JobState
 from brimful.scheduler.cycle import Cycle
-from brimful.scheduler.limits import Limits
+from brimful.scheduler.placing.sizes import Bidders
 
 
 def clear_market(cycle: Cycle) -> None:
     if cycle.market is None:
         return
-    bidding = None if cycle.limits is None else Limits(cycle.fleet, cycle.rules)
+    bidders = Bidders(cycle)
+    limits = bidders.limits
 
     def not_now(state: JobState) -> Said | None:
         """A bidder may win, so it counts against later bidders of the same user and queue."""
@@ -21,10 +22,10 @@ def clear_market(cycle: Cycle) -> None:
         if not cycle.may_be_held(state.job):
             return None
         types = {pool.gpu for pool in cycle.fleet.able_pools(state.shape)}
-        over = bidding and (bidding.over_user(state.job) or bidding.over_type(state.job, types))
+        over = limits and (limits.over_user(state.job) or limits.over_type(state.job, types))
         reason = over or cycle.not_now(state)
-        if bidding is not None and reason is None:
-            bidding.take(state.job, types)
+        if reason is None:
+            bidders.take(state.job, types)
         return reason
 
     done = cycle.market.hold(
@@ -34,6 +35,7 @@ def clear_market(cycle: Cycle) -> None:
         money=cycle.money,
         not_now=not_now,
         planned=cycle.planned,
+        sizes=bidders.sizes,
         leaving=cycle.spoken_for,
     )
     cycle.market_events = [*cycle.market_events, *done.events]

@@ -3,7 +3,8 @@
 Placement decides which gangs start, treating each as a gang of its minimum size; this action decides its
 width and GPU type. A running gang that should change size is stopped with notice, saves and restarts. Until
 all of those have left, no elastic gang starts, so the GPUs they free are shared out once. No gang gets less
-than its minimum. In market pools, and on bought nodes, a gang keeps its minimum size.
+than its minimum. In market pools, clearing decides the size (auction.py). On bought nodes, a gang keeps its
+minimum size.
 """
 
 from __future__ import annotations
@@ -11,22 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brimful.fleet.events import LeaseGranted, Parts
-from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job, at_size, sizes_of
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job, at_size
 from brimful.fleet.memory import too_small
 from brimful.fleet.state import JobState, Pool
 from brimful.language import say
+from brimful.scheduler.auction import RESIZED
 from brimful.scheduler.cycle import AHEAD_S, Cycle
 from brimful.scheduler.ordering import first_waiting
 from brimful.scheduler.placing.assign import DEPTH, may_move, movable_s
 from brimful.scheduler.placing.place import place
+from brimful.scheduler.placing.sizes import choice_at, worthwhile
 from brimful.scheduler.placing.widths import Choice, Gang, share_out
 from brimful.scheduler.plan import earliest
 from brimful.units import HOUR_S
-
-# The least that one more GPU must add, as a share of what a GPU adds at the minimum size: speed that costs
-# more is not worth it.
-LEAST_SHARE = 0.2
-RESIZED = "scheduler.resized"
 
 
 def resize(cycle: Cycle) -> None:
@@ -76,9 +74,13 @@ def _gpu(choice: Choice) -> str:
 
 
 def _still_leaving(cycle: Cycle) -> bool:
-    """Whether a gang that was told to change size has not stopped yet."""
+    """Whether a gang of a queue pool that was told to change size has not stopped yet."""
+    nodes, sold = cycle.fleet.nodes, cycle.draft.sold
     return any(
-        lease.phase == "ending" and lease.reason is not None and lease.reason.as_dict()["code"] == RESIZED
+        lease.phase == "ending"
+        and lease.reason is not None
+        and lease.reason.as_dict()["code"] == RESIZED
+        and (lease.node not in nodes or nodes[lease.node].pool not in sold)
         for state in cycle.fleet.elastic.values()
         if (lease := state.open_lease) is not None
     )
@@ -123,11 +125,11 @@ def _waiting(cycle: Cycle) -> Iterator[Gang]:
 
 
 def _gang(cycle: Cycle, state: JobState, *, here: tuple[Pool, int] | None) -> Gang:
-    choices = [_choice(cycle, state, pool, gpus) for pool, gpus in _places(cycle, state, here)]
+    choices = [choice_at(cycle, state, pool, gpus) for pool, gpus in _places(cycle, state, here)]
     if here is None:
         at = Choice(None, 0, 0.0)
     else:
-        at = next((each for each in choices if (each.pool, each.gpus) == here), None) or _choice(
+        at = next((each for each in choices if (each.pool, each.gpus) == here), None) or choice_at(
             cycle, state, *here
         )
     return Gang(state, PRIORITIES[state.job.priority], at, choices, may_wait=here is None)
@@ -148,28 +150,12 @@ def _places(cycle: Cycle, state: JobState, here: tuple[Pool, int] | None) -> Ite
             continue
         if too_small(job, pool.gpu) is not None or (limit is not None and cycle.prices[pool] > limit):
             continue
-        for gpus in _worthwhile(job, pool.gpu):
+        for gpus in worthwhile(job, pool.gpu):
             if not cycle.fleet.capacity.could_hold(at_size(job, gpus), pool):
                 break
             if gpus > held and not _may_have(cycle, job, pool, gpus - held):
                 break
             yield pool, gpus
-
-
-def _worthwhile(job: Job, gpu: str) -> list[int]:
-    """Sizes at which every GPU adds enough work."""
-    least, *larger = sizes_of(job)
-    kept = [least]
-    for gpus in larger:
-        if _adds(job, gpu, kept[-1], gpus) >= LEAST_SHARE * _adds(job, gpu, 0, least):
-            kept.append(gpus)
-    return kept
-
-
-def _adds(job: Job, gpu: str, fewer: int, gpus: int) -> float:
-    """Work per second that each GPU adds between one size and a larger one."""
-    before = at_size(job, fewer).rate(gpu) if fewer else 0.0
-    return (at_size(job, gpus).rate(gpu) - before) / (gpus - fewer)
 
 
 def _may_have(cycle: Cycle, job: Job, pool: Pool, more: int) -> bool:
@@ -183,31 +169,6 @@ def _may_have(cycle: Cycle, job: Job, pool: Pool, more: int) -> bool:
         return False
     cost = cycle.prices[pool] * more * AHEAD_S // HOUR_S
     return cycle.money is None or cycle.money.lacks(job, cost) is None
-
-
-def _choice(cycle: Cycle, state: JobState, pool: Pool, gpus: int) -> Choice:
-    """1 / (restart + work left / rate); without a prediction, work left is taken to equal work done."""
-    job, lease, now_s = at_size(state.job, gpus), state.open_lease, cycle.now_s
-    left_s = state.remaining_s(now_s) if cycle.rules.known else None
-    done_s = state.kept_work_s
-    stays = False
-    setup_s = float(job.checkpoint_cost_s if state.leases and state.first_start_s is not None else 0)
-    lost_s = 0.0
-    if lease is not None:
-        ran_s = max(0, lease.billed_s(now_s) - lease.setup_s)
-        done_s += ran_s * lease.speed
-        node = cycle.fleet.nodes[lease.node]
-        stays = (node.pool, lease.size) == (pool, gpus)
-        if stays:
-            setup_s = float(max(0, lease.setup_s - lease.billed_s(now_s)))
-        elif job.checkpoint_interval_s != 0:
-            every_s = job.checkpoint_interval_s
-            lost_s = (ran_s if every_s is None else ran_s % every_s) * lease.speed
-    if left_s is None:
-        left_s = max(done_s, cycle.rules.fresh_s)
-    rate = lease.speed if stays and lease is not None else job.rate(pool.gpu)
-    worth = 1.0 / max(1.0, setup_s + (left_s + lost_s) / rate) if rate > 0 else 0.0
-    return Choice(pool, gpus, worth, restarts=lease is not None and not stays)
 
 
 # --- carrying it out ----------------------------------------------------------------------------------------
