@@ -18,7 +18,7 @@ from bench.groups.forecast import LOADS
 from bench.measure import CALIBRATION, Benchmark, body, calibration
 from brimful.adapters.providers.records import read_loads
 from brimful.market.forecast import LoadForecaster
-from brimful.market.tariff import FLAT, HOURS, curve, is_low, lowest_hour, paid
+from brimful.market.tariff import FLAT, HOURS, curve, is_low, lowest_hour
 
 TITLE = "Tariff"
 TABLES = ("tariff",)
@@ -46,7 +46,12 @@ def benchmarks() -> Iterator[Benchmark]:
 class Waiting:
     until: int
     work: float
-    price: int  # of the hour in which it arrived
+    at_once: int  # the price of the hour in which it arrived
+    quoted: Sequence[int] = ()  # as it arrived, for the hours after that one
+    price: int = 0  # the lowest it was quoted for an hour that has begun
+
+    def __post_init__(self) -> None:
+        self.price = self.at_once
 
 
 @dataclass(slots=True)
@@ -63,8 +68,9 @@ class Run:
     def start(self, hour: int, each: Waiting, work: float, price: int) -> None:
         self.load[hour] += work
         each.work -= work
-        self.charged += work * paid(each.price, price)
-        self.dearer += paid(each.price, price) > each.price
+        pays = min(each.price, price)
+        self.charged += work * pays
+        self.dearer += pays > each.at_once
 
     @property
     def over(self) -> float:
@@ -97,7 +103,11 @@ def play(how: How, loads: Sequence[float], hourly: Sequence[Sequence[float]]) ->
             quoted = quoted[1:] or [run.prices[-1]]
             price = quoted[0]
         run.prices.append(price)
-        new = Waiting(t + WINDOW_H, DEFERRABLE * load, price)
+        for each in run.waiting:
+            hours = t - (each.until - WINDOW_H)
+            each.price = min([each.price, *each.quoted[hours - 1 : hours]])
+        told = quoted[1 : WINDOW_H + 1] if how in ("hourly", "foresight") else ()
+        new = Waiting(t + WINDOW_H, DEFERRABLE * load, price, told)
         run.waiting.append(new)
         if how == "nothing":
             run.start(t, new, new.work, price)

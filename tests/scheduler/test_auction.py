@@ -394,3 +394,23 @@ def test_a_gang_that_no_node_could_hold_neither_bids_nor_lifts_the_price() -> No
     assert {event.microusd_per_gpu_hour for event in done.log if isinstance(event, PoolPriced)} == {USD}
     assert done.fleet.jobs["small"].phase == "finished"
     assert code_of(done.waits["never"]) == "scheduler.too_wide_node"
+
+
+def test_of_two_equal_bids_the_one_that_loses_least_makes_room() -> None:
+    """One saved just now and one never saves: their limits and their age are the same."""
+    for first, second in (("saves", "never"), ("never", "saves")):
+        every = {"saves": 300, "never": None}
+        bids = [
+            Arrival(
+                at_s=0,
+                job=a_job(
+                    name, gpus=4, checkpoint_interval_s=every[name], limit_microusd_per_gpu_hour=2 * USD
+                ),
+                work_s=20_000,
+            )
+            for name in (first, second)
+        ]
+        done = run([*bids, arrival("urgent", at_s=7200, gpus=4, priority="urgent", work_s=1200)])
+        (given,) = of(done.log, NoticeGiven)[:1]
+        assert isinstance(given, NoticeGiven)
+        assert given.lease == "saves.1"

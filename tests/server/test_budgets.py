@@ -203,3 +203,21 @@ def test_a_warning_is_told_to_those_who_hear_of_the_whole_team(office: Office) -
     (office.folder / "go").touch()
     eventually(lambda: office.phase(job) == "finished")
     assert office.of("red")["budget"]["used_microusd"] > 2 * USD
+
+
+def test_a_budget_tells_what_its_period_will_cost_and_when_it_is_used_up(office: Office) -> None:
+    """A dollar a second since the month began: after ten minutes $400 of $1,000 are left for 400 seconds."""
+    since_s, end_s = berlin("2027-03-01T00:00"), berlin("2027-04-01T00:00")
+    office.it_is(since_s)
+    assert office.budget("red", 1000, period="monthly", zone="Europe/Berlin")[0] == 200
+    assert office.of("red")["budget"]["runs_out_s"] is None
+    body = {"command": [sys.executable, "-c", TRAIN], "folder": str(office.folder), "tenant": "red"}
+    job = office.http.post("/v1/jobs", json=body).json()["data"]["job"]
+    eventually(lambda: office.phase(job) == "running")
+    office.it_is(since_s + 600)
+
+    found = office.of("red")["budget"]
+
+    assert (found["since_s"], found["until_s"]) == (since_s, end_s)
+    assert found["expected_microusd"] == pytest.approx((end_s - since_s) * USD, rel=0.1)
+    assert found["runs_out_s"] == pytest.approx(since_s + 1000, abs=100)

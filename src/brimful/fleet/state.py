@@ -33,6 +33,7 @@ from brimful.fleet.limits import Limits
 from brimful.fleet.memory import too_small
 from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.money.purse import Purses, Running
+from brimful.fleet.money.quote import Quote, give_quote, paid_over
 from brimful.fleet.moves import Moves
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
@@ -74,8 +75,7 @@ class Fleet:
         self.keyed: dict[tuple[str, str], str] = {}  # (submitter, its key) -> job
         self.leases: dict[str, Lease] = {}
         # What a tick touches, separate from history so that its cost does not grow with it.
-        self.waiting = Ranked()
-        self.running = Ranked()  # jobs whose lease has started and was not told to stop
+        self.waiting, self.running = Ranked(), Ranked()  # running: has started and was not told to stop
         self.open_leases: dict[str, Lease] = {}
         self.leases_at: dict[str, dict[str, Lease]] = {}  # open ones by site
         self.leases_on: dict[str, dict[str, Lease]] = {}  # open ones by node
@@ -92,6 +92,7 @@ class Fleet:
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
         self.tariffs: dict[Pool, TariffLine] = {}
+        self.quotes: dict[str, Quote] = {}  # of deferrable jobs that are not over
         self.spot: dict[Pool, SpotRecord] = {}  # every spot pool ever seen
         self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
         self.told: dict[str, events.DeadlineAnswered] = {}  # the answer given about the deadline
@@ -281,12 +282,14 @@ class Fleet:
     def _job_released(self, event: events.JobReleased) -> None:
         state = self.jobs[event.job]
         state.hold, state.hold_reason, state.released_s = False, None, event.at_s
+        self.quotes.pop(event.job, None)
         if state.phase == "held":
             del self.on_hold[event.job]
             self._wait(state, at_s=event.at_s)
 
     def _move_requested(self, event: events.MoveRequested) -> None:
         self._change(event.job, sites=event.sites)
+        give_quote(self, self.jobs[event.job], at_s=event.at_s, again=True)
 
     def _bid_changed(self, event: events.BidChanged) -> None:
         self._change(event.job, limit_microusd_per_gpu_hour=event.limit_microusd_per_gpu_hour)
@@ -296,6 +299,7 @@ class Fleet:
         self.due.pop(event.job, None)
         if event.deadline_s is not None and (state := self.jobs[event.job]).phase != "pending":
             self.due[event.job] = state
+        give_quote(self, self.jobs[event.job], at_s=event.at_s, again=True)
 
     def _change(self, name: str, **changes: Any) -> None:  # noqa: ANN401 - fields of a job
         """Replace the job; it keeps its place in the log, and with it its age."""
@@ -308,19 +312,14 @@ class Fleet:
         for each in sets:
             each.add(state)
 
+    def _leases_in(self, pool: Pool) -> list[Lease]:
+        at_site = self.leases_at.get(pool.site, {}).values()
+        return [each for each in at_site if (node := self.nodes.get(each.node)) and node.pool == pool]
+
     def _pool_priced(self, event: events.PoolPriced) -> None:
-        at_site = self.leases_at.get(event.site, {}).values()
-        line = change_price(
-            self.prices,
-            event,
-            here=(
-                lease
-                for lease in at_site
-                if (node := self.nodes.get(lease.node)) and node.pool == event.pool and not lease.reservation
-            ),
-            everywhere=self.open_leases.values(),
-        )
-        for lease in at_site:
+        here = [lease for lease in self._leases_in(event.pool) if not lease.reservation]
+        line = change_price(self.prices, event, here=here, everywhere=self.open_leases.values())
+        for lease in self.leases_at.get(event.site, {}).values():
             if lease.line is line:
                 self.limits.find(self.jobs[lease.job], lease)
 
@@ -328,11 +327,7 @@ class Fleet:
         self.load.setdefault(event.pool, LoadLine()).add(event)
 
     def _tariff_set(self, event: events.TariffSet) -> None:
-        posted, over = self.posted_prices().get(event.pool, 0), 0.0
-        for lease in self.leases_at.get(event.site, {}).values() if posted else ():
-            node = self.nodes.get(lease.node)
-            if node is not None and node.pool == event.pool:
-                over += lease.size * (lease.microusd_per_gpu_hour - posted) / posted
+        over = paid_over(self._leases_in(event.pool), self.posted_prices().get(event.pool, 0))
         self.tariffs.setdefault(event.pool, TariffLine()).set(event, over=over)
 
     def _notice_given(self, event: events.NoticeGiven) -> None:
@@ -382,6 +377,7 @@ class Fleet:
             self.on_hold[state.job.job] = state
         else:
             self.waiting.add(state)
+            give_quote(self, state, at_s=at_s)
         if state.job.deadline_s is not None:
             self.due[state.job.job] = state
 
@@ -562,7 +558,7 @@ class Fleet:
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)
-        for each in (self.due, self.told, self.elastic):
+        for each in (self.due, self.told, self.elastic, self.quotes):
             each.pop(state.job.job, None)
         for ready in self.gates.over(state):
             ready.ready_s = at_s

@@ -7,7 +7,7 @@ from the hour before, and scaled so that the forecast load pays as much as at th
 deficit against the flat price goes into the next curve. In thousandths, so that every price is an integer.
 
 Deferrable work starts if there is room and waiting would save no more than a step; it pays the price of the
-hour in which it arrived or in which it starts, whichever is less.
+hour in which it starts, or the lowest that it was quoted for an hour since it came, whichever is less.
 """
 
 from __future__ import annotations
@@ -98,15 +98,10 @@ def lowest_hour(levels: Sequence[float]) -> int:
     return min(range(len(levels)), key=lambda hour: (levels[hour], hour))
 
 
-def is_low(now: int, later: Sequence[int], *, terms: TariffTerms | None = None) -> bool:
+def is_low(now: float, later: Sequence[float], *, terms: TariffTerms | None = None) -> bool:
     """Whether deferrable work should start now: no hour it could wait for is cheaper by more than one step.
 
     If all waited for the very lowest hour, there would be no room in it.
     """
     step = (terms or TariffTerms()).step
     return not later or now * FLAT <= min(later) * (FLAT + step)
-
-
-def paid(now: int, then: int) -> int:
-    """What deferrable work pays: the price of the hour in which it arrived, or in which it starts."""
-    return min(now, then)

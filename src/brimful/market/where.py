@@ -9,6 +9,7 @@ never ends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor, inf
@@ -115,6 +116,17 @@ def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[tuple[str, int
     ]
     return sorted(
         places, key=lambda p: (p.score, p.offer.provider, p.offer.region, p.offer.zone, p.offer.instance)
+    )
+
+
+def never_end(
+    offers: Iterable[Offer], need: Need, work_per_s: Mapping[tuple[str, int], float]
+) -> dict[str, int]:
+    """Offers by GPU that `rank` leaves out although the job fits: interruptions would eat all its work."""
+    return Counter(
+        offer.gpu
+        for offer in offers
+        if work_per_s.get((offer.gpu, offer.gpus), 0.0) > 0 and stretch(offer, need) == inf
     )
 
 

@@ -16,8 +16,7 @@ from brimful.scheduler.cloud.buying import Shop
 from brimful.scheduler.deadlines.finish import Finish
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.limits import Limits
-from brimful.scheduler.load import promised
-from brimful.scheduler.offpeak import defer
+from brimful.scheduler.offpeak import defer, promised
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
 from brimful.scheduler.placing.victims import REVIEW_S, Cell, Search
@@ -101,7 +100,7 @@ class Cycle:
             self.settled.add(job.job)
         node, gpus = parts[0]
         pool = self.fleet.nodes[node].pool
-        price = 0 if reservation else promised(self.fleet, state, pool, self.prices[pool])
+        price = 0 if reservation else promised(self.fleet, state, pool, self.prices[pool], now_s=self.now_s)
         if self.money is not None:
             self.money.promise(job, price * job.gpus * AHEAD_S // HOUR_S)
         if self.rules.quotas:

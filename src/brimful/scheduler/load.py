@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from brimful.fleet.events import Event, LoadSeen, TariffSet
 from brimful.fleet.node import Pool
-from brimful.fleet.state import Fleet, JobState
+from brimful.fleet.state import Fleet
 from brimful.market.forecast import Forecasts
-from brimful.market.tariff import FLAT, HOURS, curve, paid
+from brimful.market.tariff import FLAT, HOURS, curve
 from brimful.scheduler.auction import Auctions
-from brimful.scheduler.offpeak import quoted_s
 from brimful.units import HOUR_S
 
 
@@ -54,7 +53,7 @@ def load_seen(fleet: Fleet, *, now_s: int) -> list[Event]:
 def tariffs(fleet: Fleet, forecasts: Forecasts, market: Auctions | None, *, now_s: int) -> list[Event]:
     """The next curve of every queue pool whose load can be forecast, starting with the current hour.
 
-    A quote for an hour that has not begun may change; what a job was promised does not.
+    A quote for an hour that has not begun may change; what a waiting job was quoted stands (`Quoted`).
     """
     quotes: list[Event] = []
     for pool, line in sorted(fleet.load.items()):
@@ -87,10 +86,3 @@ def prices_now(fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
 def priced(fleet: Fleet, pool: Pool, posted: int, *, at_s: int) -> int:
     line = fleet.tariffs.get(pool)
     return posted if line is None else posted * line.at(at_s) // FLAT
-
-
-def promised(fleet: Fleet, state: JobState, pool: Pool, price: int) -> int:
-    """The price of a lease that starts now: a deferrable job pays no more than when it first could start."""
-    if not state.job.deferrable or pool not in fleet.tariffs:
-        return price
-    return paid(priced(fleet, pool, fleet.posted_prices()[pool], at_s=quoted_s(state)), price)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import inf
+
 from brimful.fleet.lease import JobState
-from brimful.fleet.state import Fleet
+from brimful.fleet.state import Fleet, Pool
 from brimful.language import Percent, Seconds, Sentence, say
 from brimful.market.tariff import FLAT, is_low
 from brimful.scheduler import ordering
@@ -29,20 +32,66 @@ def start_by_s(state: JobState) -> float:
     return ordering.start_by_s(state, work_s - state.kept_work_s)
 
 
+def promised(fleet: Fleet, state: JobState, pool: Pool, price: int, *, now_s: int) -> int:
+    """The price of a lease that starts now: its work costs a deferrable job no more than it was quoted."""
+    most = _most(fleet, state, pool, now_s=now_s)
+    return price if most == inf else min(price, int(most // FLAT))
+
+
+def _most(fleet: Fleet, state: JobState, pool: Pool, *, now_s: int) -> float:
+    """Per GPU-hour, in thousandths of a micro-dollar: what it was quoted here, and where it could have
+    started at once. A pool where its work takes twice as long may cost half of that.
+
+    Leaves out: spot as a measure for pools that stay, and how fast a gang is over several nodes.
+    """
+    quote = fleet.quotes.get(state.job.job)
+    if quote is None or pool in fleet.prices:
+        return inf
+    rate = fleet.able_pools(state.shape).get(pool, 1.0)
+    return min(
+        (
+            each.lowest(fleet.tariffs.get(where), now_s=now_s) * (rate / each.rate)
+            for where, each in quote.items()
+            if where == pool or (each.has_room and (where.tier != "spot" or pool.tier == "spot"))
+        ),
+        default=inf,
+    )
+
+
 def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> Sentence | None:
     """Why a deferrable job does not start yet although GPUs may be free; None if it may start."""
-    if not state.job.deferrable or now_s >= start_by_s(state):
+    until_s = start_by_s(state)
+    if not state.job.deferrable or now_s >= until_s:
         return None
-    quoted = [fleet.tariffs[pool] for pool in fleet.able_pools(state.shape) if pool in fleet.tariffs]
+    able, left = fleet.able_pools(state.shape), Seconds(until_s - now_s)
+    quoted = {pool: rate for pool, rate in able.items() if pool in fleet.tariffs}
     if quoted:
-        price = min(line.at(now_s) for line in quoted)
-        later = [each for line in quoted for each in line.after(now_s, until_s=start_by_s(state))]
+        posted = {pool: max(1, fleet.posted_prices().get(pool, 0)) for pool in quoted}
+        price = min(
+            min(posted[pool] * fleet.tariffs[pool].at(now_s), _most(fleet, state, pool, now_s=now_s)) / rate
+            for pool, rate in quoted.items()
+        )
+        later = [
+            each / rate
+            for pool, rate in quoted.items()
+            for each in _later(fleet, state, pool, posted[pool], now_s=now_s, until_s=until_s)
+        ]
         if is_low(price, later):
             return None
-        left = Seconds(start_by_s(state) - now_s)
-        shares = {"now": Percent(price / FLAT, 0), "then": Percent(min(later) / FLAT, 0)}
+        flat = FLAT * min(posted[pool] / rate for pool, rate in quoted.items())
+        shares = {"now": Percent(price / flat, 0), "then": Percent(min(later) / flat, 0)}
         return say("scheduler.cheaper_hour", left=left, **shares)
     gpus = fleet.capacity.gpus
     if free - state.job.gpus >= QUIET_FREE * gpus:
         return None
-    return say("scheduler.quiet_hour", free=free, gpus=gpus, left=Seconds(start_by_s(state) - now_s))
+    return say("scheduler.quiet_hour", free=free, gpus=gpus, left=left)
+
+
+def _later(
+    fleet: Fleet, state: JobState, pool: Pool, posted: int, *, now_s: int, until_s: float
+) -> Iterator[int]:
+    """What the hours cost for which it could wait: as quoted to it or as quoted now, whichever is less."""
+    quoted = fleet.quotes.get(state.job.job, {}).get(pool)
+    for hour, permille in fleet.tariffs[pool].after(now_s, until_s=until_s).items():
+        known = None if quoted is None else quoted.at(hour)
+        yield posted * permille if known is None else min(known, posted * permille)

@@ -18,7 +18,7 @@ from brimful.fit.inference import Serving
 from brimful.fit.rates import Rates, serving_rates, training_rates
 from brimful.language import Seconds, Sentence, Several, Usd, say, told, words
 from brimful.language.printable import printable
-from brimful.market.where import Need, Place, rank
+from brimful.market.where import Need, Place, never_end, rank
 from brimful.specs.gpu import find_gpu
 from brimful.specs.presets import find_preset
 from brimful.units import HOUR_S, MICROUSD
@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> Answer:
         microusd_per_wait_hour=round(args.value_of_time * MICROUSD),
     )
     places = rank(offers, need, rates)
+    if never := never_end(offers, need, rates):
+        left_out["never_ends"] = never
     if not places:
         closest = Several(("", *_first_three(unfit)), between="; ")
         raise Refused(say("money.fits_nowhere", types=len(unfit), closest=closest))

@@ -57,7 +57,7 @@ class TariffLine:
     def at(self, at_s: int) -> int:
         return self.permille.get(at_s // HOUR_S, FLAT)
 
-    def after(self, at_s: int, *, until_s: float) -> list[int]:
-        """The hours after this one that begin by then."""
+    def after(self, at_s: int, *, until_s: float) -> dict[int, int]:
+        """The hours after this one that begin by then, since the epoch."""
         hour = at_s // HOUR_S
-        return [p for h, p in self.permille.items() if h > hour and h * HOUR_S <= until_s]
+        return {h: p for h, p in self.permille.items() if h > hour and h * HOUR_S <= until_s}
