@@ -26,7 +26,7 @@ from brimful.language.printable import printable
 from brimful.language.sentence import Retold
 
 if TYPE_CHECKING:  # the shapes take time to build, and only a type checker needs them
-    from brimful.client import answers, checks, cloud_answers, queue_answers, reserve_answers
+    from brimful.client import answers, checks, cloud_answers, price_answers, queue_answers, reserve_answers
     from brimful.client.pack import Pack
     from brimful.client.policy_answers import PolicyAnswer
 
@@ -176,18 +176,18 @@ class Client:
     def adopt(self, policy: str) -> PolicyAnswer:
         return cast("PolicyAnswer", self.post("/v1/policy/adopt", {"policy": policy}))
 
-    def prices(self, *, since_s: int | None = None) -> answers.PricesAnswer:
+    def prices(self, *, since_s: int | None = None) -> price_answers.PricesAnswer:
         """Every pool's price; with `since_s`, market pools include their history from then on."""
         query = {} if since_s is None else {"since_s": since_s}
-        return cast("answers.PricesAnswer", self.get("/v1/prices", **query))
+        return cast("price_answers.PricesAnswer", self.get("/v1/prices", **query))
 
-    def forecast(self, *, hours: int = 24, limit_microusd: int | None = None) -> answers.ForecastAnswer:
+    def forecast(self, *, hours: int = 24, limit_microusd: int | None = None) -> price_answers.ForecastAnswer:
         """The load of every pool, hour by hour; how long spot lasts; whether prices stay at or below limits.
 
         Each with scores of earlier forecasts. `limit_microusd`: also the chance for this price per GPU-hour.
         """
         found = self.get("/v1/forecast", hours=hours, limit_microusd=limit_microusd)
-        return cast("answers.ForecastAnswer", found)
+        return cast("price_answers.ForecastAnswer", found)
 
     def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> answers.JobAnswer:
         body = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}

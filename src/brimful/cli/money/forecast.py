@@ -10,8 +10,8 @@ from typing import Any
 
 from brimful.cli.commands import Answer, integer
 from brimful.cli.render import EIGHTHS, table
-from brimful.client.answers import BidChanceAnswer, ForecastAnswer, PoolChancesAnswer
 from brimful.client.client import Client
+from brimful.client.price_answers import BidChanceAnswer, ForecastAnswer, PoolChancesAnswer
 from brimful.errors import BadInput, NotFound
 from brimful.language import Number, Percent, Quoted, Seconds, Usd, say, told, words
 from brimful.language.printable import all_printable

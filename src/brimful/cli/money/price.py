@@ -9,14 +9,9 @@ from pathlib import Path
 from brimful.cli.commands import Answer
 from brimful.cli.options import LOG
 from brimful.cli.render import EIGHTHS, bar, clock, columns_of, page_columns, paint, paragraph, table
-from brimful.client.answers import (
-    DepthAnswer,
-    PoolPriceAnswer,
-    PricePointAnswer,
-    PricesAnswer,
-    alike,
-)
+from brimful.client.answers import alike
 from brimful.client.client import Client
+from brimful.client.price_answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer
 from brimful.errors import BadInput, NotFound
 from brimful.language import Quoted, Seconds, Usd, say, told, words
 from brimful.language.printable import all_printable

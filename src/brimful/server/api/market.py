@@ -9,15 +9,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from brimful.client.answers import (
-    BillAnswer,
-    BudgetAnswer,
-    BudgetsAnswer,
-    ForecastAnswer,
-    InvoiceAnswer,
-    PricesAnswer,
-    SpendDaysAnswer,
-)
+from brimful.client.answers import BillAnswer, BudgetAnswer, BudgetsAnswer, InvoiceAnswer, SpendDaysAnswer
+from brimful.client.price_answers import ForecastAnswer, PricesAnswer
 from brimful.market.invoice import DAYS_KEPT
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
@@ -41,8 +34,13 @@ OnlyTenant = Annotated[str | None, Query(max_length=60, pattern=TENANT, descript
 
 
 def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate) -> None:
-    viewer, operator = gate.needs("viewer"), gate.needs("operator")
-    bills, ahead = Bills(reader), Ahead(reader)
+    _add_price_routes(router, reader, gate)
+    _add_budget_routes(router, reader, verbs, gate)
+    _add_bill_routes(router, reader, gate)
+
+
+def _add_price_routes(router: APIRouter, reader: Reader, gate: Gate) -> None:
+    viewer, ahead = gate.needs("viewer"), Ahead(reader)
 
     @router.get("/prices", response_model=envelope(PricesAnswer), responses=COMMON)
     def prices(
@@ -70,6 +68,10 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
         """
         return ok(ahead.view(who, hours=hours, limit_microusd=limit_microusd))
 
+
+def _add_budget_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate) -> None:
+    viewer, operator = gate.needs("viewer"), gate.needs("operator")
+
     @router.get("/budgets", response_model=envelope(BudgetsAnswer), responses=COMMON)
     def budgets(who: Principal = viewer) -> Response:
         return ok({"budgets": budgets_view(reader, who)})
@@ -85,6 +87,10 @@ def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gat
     def credit(tenant: TenantName, body: CreditRequest, who: Principal = operator) -> Response:
         verbs.credit(who, tenant, body.microusd, body.reason)
         return ok(_budget_of(reader, who, tenant))
+
+
+def _add_bill_routes(router: APIRouter, reader: Reader, gate: Gate) -> None:
+    viewer, bills = gate.needs("viewer"), Bills(reader)
 
     @router.get("/spend/days", response_model=envelope(SpendDaysAnswer), responses=COMMON)
     def spend_days(by: Split = "team", days: LastDays = 28, who: Principal = viewer) -> Response:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.client.answers import PoolChancesAnswer, SpendDaysAnswer
+from brimful.client.answers import SpendDaysAnswer
+from brimful.client.price_answers import PoolChancesAnswer
 from brimful.language import words
 from brimful.server.service.reader import Reader
 from brimful.server.views.forecast import WEEK_H, past_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brimful.client.answers import (
+from brimful.client.price_answers import (
     BidChanceAnswer,
     ChanceScoreAnswer,
     ForecastAnswer,

@@ -10,18 +10,15 @@ from brimful.client.answers import (
     BillAnswer,
     BudgetAnswer,
     BudgetTermsAnswer,
-    DepthAnswer,
     InvoiceAnswer,
     MonthAnswer,
-    PoolPriceAnswer,
-    PricePointAnswer,
-    QuoteAnswer,
     SpendAnswer,
     SpendDaysAnswer,
     SpendSums,
     TransferAnswer,
     alike,
 )
+from brimful.client.price_answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, QuoteAnswer
 from brimful.fleet.events import PoolPriced
 from brimful.fleet.money.purse import Budget
 from brimful.fleet.node import Pool
