@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import pytest
 
 import brimful
-import brimful.client.answers
 from brimful.cli.main import main
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
@@ -215,8 +215,8 @@ def test_what_the_client_answers_has_the_shape_it_is_declared_to_have(client: Cl
         "set_budget": client.set_budget("red", 1_000_000),
     }
     for name, answer in answers.items():
-        named = inspect.signature(getattr(Client, name)).return_annotation.removeprefix("answers.")
-        declared = getattr(brimful.client.answers, named)
+        module, named = inspect.signature(getattr(Client, name)).return_annotation.split(".")
+        declared = getattr(import_module(f"brimful.client.{module}"), named)
         shape_of(declared).model_validate(answer, strict=True)
     assert (answers["log"]["text"], answers["log"]["over"]) == ("hello\n", True)
 
