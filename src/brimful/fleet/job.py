@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 # A class is a preset bid: a job willing to wait pays less. Lower rank goes first.
@@ -107,6 +107,11 @@ class Job:
             if name == gpu:
                 return rate * more
         return 0.0
+
+
+def lacks_values(env: Iterable[tuple[str, str]]) -> bool:
+    """Whether the engines keep it. The log cannot tell a value that it must not hold from an empty one."""
+    return not all(value for _, value in env)
 
 
 def sizes_of(job: Job) -> list[int]:

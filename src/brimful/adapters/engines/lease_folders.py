@@ -20,7 +20,7 @@ from brimful.adapters.files import NOTE_BYTES, identity, in_words, is_trap, read
 from brimful.adapters.objects.store import below
 from brimful.errors import BrimfulError, Refused, Said, WorldFailed
 from brimful.fleet.arrays import task_env
-from brimful.fleet.job import Job
+from brimful.fleet.job import Job, lacks_values
 from brimful.job import newest
 from brimful.language import os_words, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
@@ -178,7 +178,7 @@ class LeaseFolders:
     def _kept_env(self, job: Job) -> Mapping[str, str]:
         path = self._env_file(job.array or job.job)
         kept = None if is_trap(path) else read_json(path)
-        if kept is None and not all(value for _, value in job.env):
+        if kept is None and lacks_values(job.env):
             raise CannotStart(say("adapters.environment_lost", job=job.job))
         return dict(job.env) | (kept or {})
 

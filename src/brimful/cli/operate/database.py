@@ -171,10 +171,11 @@ def _without_code(settings: Settings, fold: Fold) -> list[str]:
 
 def _without_env(settings: Settings, fold: Fold) -> list[str]:
     """Jobs whose environment has values that are not in a log, and not here."""
+    from brimful.fleet.job import lacks_values
     from brimful.server.run.engines import roots_in
 
     here = {file.stem for root in roots_in(settings.engines_folder) for file in root.glob(".env/*.json")}
-    jobs = (job for job in _to_start(fold) if not all(value for _, value in job.env))
+    jobs = (job for job in _to_start(fold) if lacks_values(job.env))
     return [job.job for job in jobs if (job.array or job.job) not in here]
 
 

@@ -12,7 +12,7 @@ from brimful.adapters.capabilities import KeepsEnvironments
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
 from brimful.fleet.arrays import TASKS_ENV, Tasks
 from brimful.fleet.events import ArraySubmitted, DeadlineAnswered, Event, JobSubmitted
-from brimful.fleet.job import PRIORITIES, SHELL_ENV, Job, at_size
+from brimful.fleet.job import PRIORITIES, SHELL_ENV, Job, at_size, lacks_values
 from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Seconds, Usd, say
 from brimful.language.near import similar
@@ -132,7 +132,7 @@ class Intake:
             try:
                 for engine in self._keepers:
                     for each in batch:
-                        if each.is_new and _without_secrets(each.env()) != each.env():
+                        if each.is_new and lacks_values(_without_secrets(each.env())):
                             engine.keep_env(each.name, dict(each.env()))
                         elif each.is_new:
                             engine.forget_env(each.name)  # of a failed submission under this number
