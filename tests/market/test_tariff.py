@@ -21,11 +21,12 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import Job
 from brimful.fleet.learned.load import TariffLine
+from brimful.fleet.money.quote import Quoted
 from brimful.fleet.node import Pool
 from brimful.market.tariff import FLAT, HOURS, TariffTerms, curve, is_low
 from brimful.scheduler.decide import decide
 from brimful.scheduler.load import prices_now
-from brimful.scheduler.offpeak import promised
+from brimful.scheduler.offpeak import defer, promised
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.rules import Rules
 from tests.builders import USD, AFleet, a_fleet, a_job, a_node, code_of, granted
@@ -271,3 +272,21 @@ def test_who_changes_a_job_is_quoted_anew(changes: tuple[Event, ...]) -> None:
     (start,) = decided(fleet, now_s=2 * HOUR).starts
 
     assert start.microusd_per_gpu_hour == posted * 12 // 10
+
+
+def test_a_look_reads_each_quote_of_a_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands may wait, and every pool is compared with every other."""
+    nodes = [replace(a_node(f"n{i}", gpus=1), site=f"s{i}") for i in range(12)]
+    fleet = AFleet(nodes)
+    fleet.then(*(priced(node.pool, 1000, 900, 700, 700) for node in nodes))
+    fleet.waiting(a_job("later", deferrable=True))
+    read: list[Quoted] = []
+    lowest = Quoted.lowest
+
+    def counted(quoted: Quoted, line: TariffLine | None, *, now_s: int) -> int:
+        read.append(quoted)
+        return lowest(quoted, line, now_s=now_s)
+
+    monkeypatch.setattr(Quoted, "lowest", counted)
+    assert defer(fleet.fleet.jobs["later"], fleet.fleet, free=12, now_s=HOUR) is not None
+    assert len(read) == len(nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 
 from brimful.fleet.lease import JobState
@@ -34,11 +34,17 @@ def start_by_s(state: JobState) -> float:
 
 def promised(fleet: Fleet, state: JobState, pool: Pool, price: int, *, now_s: int) -> int:
     """The price of a lease that starts now: its work costs a deferrable job no more than it was quoted."""
-    most = _most(fleet, state, pool, now_s=now_s)
+    most = _most(fleet, state, pool, _lowest(fleet, state, now_s=now_s))
     return price if most == inf else min(price, int(most // FLAT))
 
 
-def _most(fleet: Fleet, state: JobState, pool: Pool, *, now_s: int) -> float:
+def _lowest(fleet: Fleet, state: JobState, *, now_s: int) -> dict[Pool, int]:
+    """By pool: the lowest price that it was quoted so far."""
+    quote = fleet.quotes.get(state.job.job, {})
+    return {pool: each.lowest(fleet.tariffs.get(pool), now_s=now_s) for pool, each in quote.items()}
+
+
+def _most(fleet: Fleet, state: JobState, pool: Pool, lowest: Mapping[Pool, int]) -> float:
     """Per GPU-hour, in thousandths of a micro-dollar: what it was quoted here, and where it could have
     started at once. A pool where its work takes twice as long may cost half of that.
 
@@ -50,7 +56,7 @@ def _most(fleet: Fleet, state: JobState, pool: Pool, *, now_s: int) -> float:
     rate = fleet.able_pools(state.shape).get(pool, 1.0)
     return min(
         (
-            each.lowest(fleet.tariffs.get(where), now_s=now_s) * (rate / each.rate)
+            lowest[where] * (rate / each.rate)
             for where, each in quote.items()
             if where == pool or (each.has_room and (where.tier != "spot" or pool.tier == "spot"))
         ),
@@ -67,8 +73,9 @@ def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> Sentence |
     quoted = {pool: rate for pool, rate in able.items() if pool in fleet.tariffs}
     if quoted:
         posted = {pool: max(1, fleet.posted_prices().get(pool, 0)) for pool in quoted}
+        lowest = _lowest(fleet, state, now_s=now_s)
         price = min(
-            min(posted[pool] * fleet.tariffs[pool].at(now_s), _most(fleet, state, pool, now_s=now_s)) / rate
+            min(posted[pool] * fleet.tariffs[pool].at(now_s), _most(fleet, state, pool, lowest)) / rate
             for pool, rate in quoted.items()
         )
         later = [
