@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brimful.adapters.engines.worker import FIRST_LOOK_S, STUCK_S, SiteWorker, begin_all, close_all
+from brimful.adapters.engines.worker import FIRST_LOOK_S, SILENT_S, STUCK_S, SiteWorker, begin_all, close_all
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import JobSubmitted
@@ -113,6 +113,28 @@ def test_a_site_that_hangs_in_a_start_delays_nobody_elsewhere(benches: list[Benc
     slow.gate.set()
     eventually(lambda: bench.phase("a") == "running")
     assert slow.asked == ["start a.1"], "ordered once, however often the loop asked"
+
+
+def test_a_site_that_nobody_asked_for_minutes_is_not_silent(benches: list[Bench]) -> None:
+    """A server may tick every minute, or not lead for an hour."""
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    worker = bench.workers["here"]
+    for _ in range(3):
+        looks = engine.looks
+        bench.now += 60
+        assert worker.nodes() == engine.listed
+        eventually(lambda looks=looks: engine.looks > looks)
+
+    engine.gate.clear()
+    worker.start([Start("a.1", a_job("a"), (("here-0", (0,)),))])
+    eventually(lambda: engine.asked == ["start a.1"])
+    bench.now += 60
+    assert worker.nodes(), "asked only now"
+    bench.now += SILENT_S + 1
+    with pytest.raises(WorldFailed):
+        worker.nodes()
 
 
 def test_no_trace_of_a_lease_whose_start_is_under_way_means_nothing(benches: list[Bench]) -> None:
@@ -444,7 +466,11 @@ def test_a_look_that_finds_what_it_found_before_wakes_nobody() -> None:
         looks = engine.looks
         worker.nodes()
         worker.observe({"a.1"})
-        eventually(lambda: engine.looks > looks and worker._step is None and not worker._due)
+        eventually(
+            lambda: (
+                engine.looks > looks and worker._step is None and worker._wanted is worker._awaited is None
+            )
+        )
 
     try:
         for _ in range(2):  # the first may have asked before it knew of the lease

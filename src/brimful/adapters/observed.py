@@ -83,18 +83,17 @@ class WatchWorker(Worker):
 
     def __init__(self, observer: Observer, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(observer.site, clock=clock)
-        self._observer, self._due = observer, False
-        self._asked = float("-inf")  # when a look was last due
+        self._observer = observer
+        self._wanted = None  # nothing is looked at before the loop asks
+        self._asked = float("-inf")  # when it last did
 
     def check(self) -> None:
-        """WorldFailed if the last look failed or is too old."""
+        """WorldFailed if the last look failed, or takes too long."""
         with self._lock:
             now = self._clock()
-            if self._asked == float("-inf"):
-                self._heard = now
             if now - self._asked >= LOOK_S:
-                self._asked, self._due = now, True
-                self._wake.set()
+                self._asked = now
+                self._ask_for_look()
             self._check_heard(is_known=True)
 
     def _ask_world(self) -> None:

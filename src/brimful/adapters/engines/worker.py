@@ -1,7 +1,7 @@
 """One worker per site and provider looks and acts there, so that the loop never waits for any of them.
 
-The loop calls a worker like an engine and is answered at once from the last look, unless that is too old:
-then the site counts as lost. Orders from the loop are queued. A failed order raises when it is given again,
+The loop calls a worker like an engine and is answered at once from the last look. If the next one takes too
+long, the site counts as lost. Orders from the loop are queued. A failed order raises when it is given again,
 and the loop repeats orders until it sees their effect.
 """
 
@@ -84,7 +84,8 @@ class Worker(ABC):
         self._wake = threading.Event()
         self._looked = threading.Event()
         self._closing = False
-        self._due = True
+        self._wanted: float | None = clock()  # since when a look is asked for that has not begun
+        self._awaited: float | None = None  # the same of the look that goes on
         self._failed: BrimfulError | None = None  # of the last look, unless it succeeded
         self._queue: deque[Order] = deque()
         self._pending: set[Key] = set()
@@ -126,9 +127,9 @@ class Worker(ABC):
     # -- what the loop asks ------------------------------------------------------------------------------
 
     def _check_heard(self, *, is_known: bool) -> None:
-        """Under the lock. WorldFailed if the last look failed or is too old."""
-        silent_s, failed = self._clock() - self._heard, self._failed
-        is_late = silent_s > self._silent_s
+        """Under the lock. WorldFailed if the last look failed, or one that was asked for takes too long."""
+        asked, failed = self._wanted if self._awaited is None else self._awaited, self._failed
+        is_late = asked is not None and self._clock() - max(asked, self._heard) > self._silent_s
         if failed is not None and not is_late:
             # A new one each time: an exception raised again and again would accumulate tracebacks.
             raise WorldFailed(failed.said, hint=failed.way_out, code=failed.code)
@@ -138,6 +139,12 @@ class Worker(ABC):
             if failed is not None:
                 said = say("adapters.site_failed_then_silent", before=failed.said, now=said)
             raise WorldFailed(said, code="site_silent")
+
+    def _ask_for_look(self) -> None:
+        """Under the lock."""
+        if self._wanted is None:
+            self._wanted = self._clock()
+        self._wake.set()
 
     def _give(self, kind: str, orders: Mapping[str, Any]) -> Failures:
         """Queue orders unless already queued or just carried out; raises what went wrong with them before."""
@@ -200,9 +207,10 @@ class Worker(ABC):
         orders_until: float | None = None
         while not self._closing:
             with self._lock:
-                due = self._due and (not self._queue or orders_until is None)
+                due = self._wanted is not None and (not self._queue or orders_until is None)
                 orders = [] if due else self._next_batch()
-                self._due = self._due and not due
+                if due:
+                    self._awaited, self._wanted = self._wanted, None
             if due:
                 self._look()
                 orders_until = self._clock() + ORDERS_S
@@ -234,7 +242,7 @@ class Worker(ABC):
             # Only if something differs from the last look: the loop looks again each time it is told.
             failed = self._failed
             differs = self._keep(found, at=at) or failed is not None
-            self._failed, self._heard = None, at
+            self._failed, self._heard, self._awaited = None, at, None
         if failed is not None:
             log.info("site %s answers again", self.site)
         if differs:
@@ -245,6 +253,7 @@ class Worker(ABC):
         ours = _as_brimful_error(error, self.site)
         with self._lock:
             before, self._failed, self._heard = self._failed, ours, self._clock()
+            self._awaited = None
         if before is None or before.problem != ours.problem:  # not again for each look
             bug = None if ours is error else error
             log.warning("site %s does not answer: %s", self.site, ours.problem, exc_info=bug)
@@ -273,7 +282,7 @@ class Worker(ABC):
                 if order.name in failed:
                     self._errors[key] = failed[order.name]
                     del self._done[key]  # will be tried again when asked again
-            self._due = True
+            self._ask_for_look()
         if any(isinstance(error, self.certain) for error in failed.values()) or not self._queue:
             self._tell()
 
@@ -314,10 +323,9 @@ class SiteWorker(Worker):
         self._last: Look | None = None
 
     def nodes(self) -> Sequence[Node]:
-        """As of the last look; WorldFailed if that failed or is too old. Triggers a new look."""
-        self._due = True
-        self._wake.set()
+        """As of the last look; WorldFailed if that failed or the next takes too long. Asks for a new look."""
         with self._lock:
+            self._ask_for_look()
             self._check_heard(is_known=self._last is not None)
             assert self._last is not None
             return self._last.nodes
@@ -326,7 +334,8 @@ class SiteWorker(Worker):
         """News since the loop last asked."""
         with self._lock:
             if self._leases != leases:
-                self._leases, self._due = frozenset(leases), True
+                self._leases = frozenset(leases)
+                self._ask_for_look()
             self._forget(leases)
             last = self._last
             if last is None:

@@ -53,8 +53,7 @@ class ProviderWorker(Worker):
         with self._lock:
             acted = max(self._acted.values(), default=float("-inf"))
             if self._clock() - self._asked >= LOOK_S or acted >= self._asked:
-                self._due = True
-                self._wake.set()
+                self._ask_for_look()
             self._check_heard(is_known=self._last is not None)
             assert self._last is not None
             return self._last[0]
