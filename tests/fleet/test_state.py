@@ -17,9 +17,12 @@ from brimful.fleet.events import (
     LeaseEnding,
     LeaseStarted,
     NodeLeft,
+    NoticeGiven,
+    NoticeWithdrawn,
     from_record,
     to_record,
 )
+from brimful.fleet.lease import NOTICES_KEPT
 from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.node import Node
 from brimful.language import verbatim
@@ -28,6 +31,18 @@ from tests.builders import AFleet, a_fleet, a_job, a_node, granted, joined, refu
 
 def ended(job: str, *, at_s: int, exit_code: int | None = 0) -> LeaseEnded:
     return LeaseEnded(at_s=at_s, lease=f"{job}.1", exit_code=exit_code)
+
+
+def test_a_lease_that_is_warned_again_and_again_keeps_the_newest_notices() -> None:
+    world = a_fleet().waiting(a_job("a", gpus=1)).then(granted("a", gpus=(0,)))
+    for at_s in range(1, 60):
+        world.then(NoticeGiven(at_s=at_s, lease="a.1", until_s=at_s + 60, reason=verbatim("dear")))
+        world.then(NoticeWithdrawn(at_s=at_s, lease="a.1"))
+    world.then(LeaseEnding(at_s=60, lease="a.1", reason=verbatim("dear"), requeue=True))
+
+    kept = world.fleet.leases["a.1"].notices
+    assert kept[-3:] == ((59, "leave", 119), (59, "stay", None), (60, "stop", None))
+    assert len(kept) == NOTICES_KEPT
 
 
 def test_a_lease_takes_its_gpus_from_grant_to_end() -> None:

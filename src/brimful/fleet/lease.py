@@ -28,6 +28,8 @@ JobPhase = Literal[
     "skipped",
 ]
 OVER: frozenset[JobPhase] = frozenset({"finished", "failed", "stopped", "cancelled", "skipped"})
+Told = Literal["leave", "stay", "stop"]
+NOTICES_KEPT = 100  # in a pool whose price goes up and down there may be one a minute, for months
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,10 +58,13 @@ class Lease(Charge):
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless the notice is withdrawn
     notice: Said | None = None  # and why
-    notices: tuple[tuple[int, Literal["leave", "stay", "stop"], int | None], ...] = ()  # (at, what, by)
+    notices: tuple[tuple[int, Told, int | None], ...] = ()  # (at, what, by); the newest `NOTICES_KEPT`
     reservation: str = ""  # the tenant's reservation that has paid for it
     is_watched: bool = False  # whether its useful work can be observed
     idle_since_s: int | None = None  # it has done no useful work since then
+
+    def tell(self, what: Told, *, at_s: int, until_s: int | None = None) -> None:
+        self.notices = (*self.notices, (at_s, what, until_s))[-NOTICES_KEPT:]
 
     @property
     def parts(self) -> Parts:

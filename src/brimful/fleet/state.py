@@ -333,13 +333,13 @@ class Fleet:
     def _notice_given(self, event: events.NoticeGiven) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = event.until_s, event.reason
-        lease.notices += ((event.at_s, "leave", event.until_s),)
+        lease.tell("leave", at_s=event.at_s, until_s=event.until_s)
         self.warned[event.lease] = lease
 
     def _notice_withdrawn(self, event: events.NoticeWithdrawn) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = None, None
-        lease.notices += ((event.at_s, "stay", None),)
+        lease.tell("stay", at_s=event.at_s)
 
     def _lease_idle(self, event: events.LeaseIdle) -> None:
         lease = self.open_leases[event.lease]
@@ -486,7 +486,7 @@ class Fleet:
         if lease.phase == "running":
             self.running.remove(state)
         lease.phase, lease.reason, lease.requeue = "ending", event.reason, event.requeue
-        lease.notices += ((event.at_s, "stop", None),)
+        lease.tell("stop", at_s=event.at_s)
         self.moves.ending(lease, at_s=event.at_s)
         state.phase = "stopping"
         state.preemptions += event.requeue
