@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from brimful.adapters.engines import watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there is the runner complete")
 
@@ -65,3 +68,33 @@ def test_a_runner_whose_job_is_over_exits_with_0_and_has_recorded_the_end(
     assert (done.returncode, done.stderr) == (0, "")
     ended = json.loads((tmp_path / "ended.json").read_text())
     assert (ended["exit_code"], ended["told"], ended["sent_away"]) == (0, False, False)
+
+
+class Group:
+    pid = 0
+
+    def is_over(self) -> bool:
+        return False
+
+
+def test_a_look_while_the_runner_listens_does_not_listen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alarms interrupt it: with a log that grows fast, ten come before it knows who was signalled."""
+    asked: list[str] = []
+
+    class Ear:
+        def has_heard(self) -> bool:
+            asked.append("ear")
+            runs._look()
+            return True
+
+    for module, name in ((signal, "signal"), (signal, "setitimer"), (watch, "signal_group")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(watch, "Ear", Ear)
+    (tmp_path / watch.SIGNALLED).touch()
+    runs = watch.Watch(tmp_path, {"gang": str(tmp_path), "hears_engine": True})
+    runs.over(Group())
+    runs._look()
+    assert asked == ["ear"]
+    assert runs.told

@@ -64,6 +64,7 @@ class Watch:
         self.sent_away = False  # by a signal that is not ours: the engine's, or a machine's shutdown
         self.prepares = False  # checkpoints are being fetched and hashed, which may take hours
         self._ear = Ear() if order.get("hears_engine") else None
+        self._listens = False
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._hear())
         for wakes in (signal.SIGALRM, signal.SIGURG):
             signal.signal(wakes, lambda _signal, _frame: self._look())
@@ -98,8 +99,12 @@ class Watch:
 
     def _hear(self) -> None:
         """An engine that signals all processes of a job has already told the job: do not signal it twice."""
+        if self._listens:  # an alarm that interrupts this: what is heard counts for it too
+            return
+        self._listens = True
         # Once the job is over, the ear may be gone too.
         has_heard = self._job is not None and self._ear is not None and self._ear.has_heard()
+        self._listens = False
         self.ask(by="signal", passes_on=not has_heard)
 
     def ask(self, *, by: Asker = "us", passes_on: bool = True, most_s: int | None = None) -> None:
