@@ -10,7 +10,7 @@ import pytest
 
 from brimful.diagnose import causes
 from brimful.diagnose.arithmetic import batch_change, part_of, strangers_on_first
-from brimful.diagnose.causes import plain_part
+from brimful.diagnose.causes import find_answer, plain_part
 from brimful.diagnose.explain import answer
 from brimful.diagnose.tables import Process
 from brimful.units import GIB, MIB
@@ -111,3 +111,8 @@ def test_a_log_without_signs_is_searched_for_few_of_them(monkeypatch: pytest.Mon
     answer("\n".join(f"12:00:{n % 60:02d} train.py:{n}] step {n} loss 2.{n} lr 1e-4" for n in range(500)))
 
     assert len(looked) < 20
+
+
+def test_a_log_that_is_one_long_word_is_read_in_one_pass() -> None:
+    """A sign that looks again from each letter would take hours, and hold up every other answer."""
+    assert find_answer("alloc" * 800_000, [], None) is None

@@ -165,7 +165,8 @@ def _of_data_time(text: str) -> Answer | None:
 
 # A server's log says what it took for its cache at start.
 _TAKEN = re.compile(
-    r"^.*(?:alloc\w* .{0,60}\bk/?v[- _]?cache|tokens in paged kv cache|kv cache (?:is allocated|size:)).*$",
+    r"^.*(?:alloc\w{0,20} .{0,60}\bk/?v[- _]?cache|tokens in paged kv cache"
+    r"|kv cache (?:is allocated|size:)).*$",
     re.IGNORECASE | re.MULTILINE,
 )
 
