@@ -37,6 +37,18 @@ def ask(capsys: Capture, *typed: object) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)
 
 
+def test_a_folder_that_is_named_in_two_ways_is_locked_once(tmp_path: Path) -> None:
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "link").symlink_to("fleet")
+    both = {"data": str(tmp_path / "fleet"), "engines": str(tmp_path / "link")}
+    with (
+        locked_folders(read_settings(both)),
+        pytest.raises(WorldFailed),
+        locked_folders(read_settings({"data": str(tmp_path / "link")})),
+    ):
+        pass
+
+
 def test_runs_that_are_alive_go_on_once_or_the_restore_is_refused(tmp_path: Path, capsys: Capture) -> None:
     old, new, began = tmp_path / "old", tmp_path / "new", tmp_path / "began"
     with live(old, "--slots", "1") as server:

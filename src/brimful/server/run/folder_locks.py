@@ -25,8 +25,8 @@ def locked_folders(settings: Settings) -> Iterator[None]:
     Only servers with one database, which is then not a file in a data folder, may share their runs.
     """
     with contextlib.ExitStack() as held:
-        folders = {settings.folder} if settings.database else {settings.folder, settings.engines_folder}
-        for folder in sorted(folders):
+        folders = (settings.folder,) if settings.database else (settings.folder, settings.engines_folder)
+        for folder in sorted({each.resolve() for each in folders}):  # both may be one, by other names
             held.enter_context(locked_folder(folder))
         yield
 
