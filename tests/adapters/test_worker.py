@@ -122,10 +122,10 @@ def test_a_site_that_nobody_asked_for_minutes_is_not_silent(benches: list[Bench]
     benches.append(bench)
     worker = bench.workers["here"]
     for _ in range(3):
-        looks = engine.looks
+        eventually(lambda: worker._wanted is worker._awaited is None)
         bench.now += 60
         assert worker.nodes() == engine.listed
-        eventually(lambda looks=looks: engine.looks > looks)
+    eventually(lambda: worker._wanted is worker._awaited is None)
 
     engine.gate.clear()
     worker.start([Start("a.1", a_job("a"), (("here-0", (0,)),))])
@@ -349,7 +349,7 @@ def test_a_look_that_is_always_due_again_keeps_no_order_waiting(benches: list[Be
     listed = engine.listed
 
     def nodes() -> Sequence[Node]:
-        worker._due = True
+        worker._wanted = bench.now
         return listed
 
     engine.nodes = nodes  # type: ignore[method-assign]

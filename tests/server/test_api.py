@@ -289,11 +289,11 @@ def test_what_submit_takes_of_a_shell_by_itself_needs_no_file_beside_the_log(ser
     assert server.get(f"/v1/jobs/{job}/log")["text"] == "/my/venv 7\n"
 
 
-def test_an_empty_value_is_not_taken_for_a_lost_one(server: Server) -> None:
-    for env in ({"LANG": "C", "LC_ALL": ""}, {"MINE": ""}):
-        job = server.submit("sh", "-c", "echo [$LC_ALL$MINE]", env=env)
-        eventually(lambda job=job: server.phase(job) in ("finished", "failed"))
-        assert server.phase(job) == "finished", server.get(f"/v1/jobs/{job}")["why_code"]
+@pytest.mark.parametrize("env", [{"LANG": "C", "LC_ALL": ""}, {"MINE": ""}])
+def test_an_empty_value_is_not_taken_for_a_lost_one(server: Server, env: dict[str, str]) -> None:
+    job = server.submit("sh", "-c", "echo [$LC_ALL$MINE]", env=env)
+    eventually(lambda: server.phase(job) in ("finished", "failed"))
+    assert server.phase(job) == "finished", server.get(f"/v1/jobs/{job}")["why_code"]
 
 
 def test_many_submits_at_once_keep_their_environments_apart(server: Server) -> None:
