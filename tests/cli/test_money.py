@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from brimful.cli.main import main
-from brimful.fleet.events import PoolPriced, to_record
+from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseStarted, PoolPriced, to_record
 from brimful.language import words as spoken
-from tests.builders import USD
+from tests.builders import USD, a_job, a_node, granted, joined
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 OPTIONS = ("--slots", "2", "--gpu", "h100", "--usd-per-hour", "1", "--market", "all", "--jobs-share-my-user")
@@ -114,3 +114,20 @@ def test_prices_of_a_log_need_no_server(tmp_path: Path, capsys: pytest.CaptureFi
     assert spoken("money.no_tariff_bids") in ahead
     assert main(["market", "price", "--log", str(path), "--hours", "nan"]) == 2
     assert main(["market", "price", "--log", str(tmp_path / "none")]) == 2
+
+
+def test_a_spreadsheet_runs_no_name_of_a_bill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.jsonl"
+    events: tuple[Event, ...] = (
+        joined(a_node()),
+        JobSubmitted(at_s=0, job=a_job("a", gpus=1, name="+1")),
+        granted("a", gpus=(0,)),
+        LeaseStarted(at_s=0, lease="a.1"),
+        LeaseEnded(at_s=60, lease="a.1", exit_code=0),
+    )
+    with path.open("w") as out:
+        for event in events:
+            kind, version, body = to_record(event)
+            out.write(json.dumps({"kind": kind, "version": version, "body": body}) + "\n")
+    assert main(["invoice", "--log", str(path), "--by", "job", "--csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("a,'+1,")

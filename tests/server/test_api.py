@@ -296,6 +296,13 @@ def test_an_empty_value_is_not_taken_for_a_lost_one(server: Server, env: dict[st
     assert server.phase(job) == "finished", server.get(f"/v1/jobs/{job}")["why_code"]
 
 
+def test_a_spreadsheet_runs_no_name_of_a_bill(server: Server) -> None:
+    job = server.submit("true", name="+1")
+    eventually(lambda: server.phase(job) == "finished")
+    (_, bill) = server.http.get("/v1/invoice.csv?by=job").text.splitlines()
+    assert bill.startswith(f"{job},'+1,")
+
+
 def test_many_submits_at_once_keep_their_environments_apart(server: Server) -> None:
     def submit(i: int) -> None:
         job = Job(job="", gpus=1, command=("sh", "-c", "test $MINE = $0", str(i)), env=(("MINE", str(i)),))

@@ -13,7 +13,7 @@ from brimful.audit.cards import card_leaves
 from brimful.audit.records import Records, Run, most_at_once
 from brimful.audit.sweep import Swept
 from brimful.audit.tree import Cell, Tree
-from brimful.language.printable import printable
+from brimful.language.printable import for_spreadsheet
 from brimful.units import HOUR_S, MICROUSD
 
 TOP = 10
@@ -216,11 +216,5 @@ def as_csv(tree: Tree) -> str:
         sums[cell.leaf, cell.team, cell.gpu, cell.day].append(cell)
     for key in sorted(sums):
         found = tree.sum_of(sums[key])
-        writer.writerow((*map(_as_text, key), found.gpu_s, found.microusd))  # None is an empty cell
+        writer.writerow((*map(for_spreadsheet, key), found.gpu_s, found.microusd))  # None is an empty cell
     return out.getvalue()
-
-
-def _as_text(cell: str) -> str:
-    """Names come from users, and a spreadsheet runs a cell that starts like a formula unless it is quoted."""
-    shown = printable(cell)
-    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown

@@ -35,6 +35,12 @@ def harmless(text: str) -> str:
     return "".join(part if at % 2 else printable(part) for at, part in enumerate(HARMLESS.split(text)))
 
 
+def for_spreadsheet(text: str) -> str:
+    """As a cell of a table: a spreadsheet runs what starts like a formula, unless it is quoted."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
+
+
 def all_printable(data: T) -> T:
     """The same for every text in an API answer, keeping its shape."""
     shown: Any = data

@@ -22,7 +22,7 @@ from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
 from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, say, told, words
 from brimful.language.failures import os_errors_as
-from brimful.language.printable import all_printable, printable
+from brimful.language.printable import all_printable, for_spreadsheet, printable
 from brimful.language.sentence import ExactUsd
 from brimful.market.invoice import Bill, Invoices, Sums
 from brimful.market.ledger import Ledger
@@ -177,7 +177,9 @@ def invoice(args: argparse.Namespace) -> Answer:
         out = io.StringIO()
         writer = csv.DictWriter(out, [each.name for each in fields(Bill)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(made)
+        for bill in made:
+            quoted = {key: for_spreadsheet(bill.get(key, "")) for key in ("of", "name")}
+            writer.writerow({**bill, **quoted})
         return Answer(data, out.getvalue().rstrip("\n"))
     if not made:
         none = (

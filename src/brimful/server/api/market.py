@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from brimful.client.answers import BillAnswer, BudgetAnswer, BudgetsAnswer, InvoiceAnswer, SpendDaysAnswer
 from brimful.client.price_answers import ForecastAnswer, PricesAnswer
+from brimful.language.printable import for_spreadsheet
 from brimful.market.invoice import DAYS_KEPT
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
@@ -25,7 +26,6 @@ from brimful.server.views.money import Bills, budgets_view, prices_view, spend_d
 By = Literal["team", "user", "job", "site", "gpu", "day"]
 Split = Literal["team", "user", "gpu"]
 LastDays = Annotated[int, Query(ge=1, le=DAYS_KEPT)]
-FORMULA = "=+-@\t\r"
 CSV: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/csv": {}}, "description": "a bill in each row"}
 }
@@ -112,9 +112,8 @@ def _add_bill_routes(router: APIRouter, reader: Reader, gate: Gate) -> None:
         text = io.StringIO()
         table = csv.DictWriter(text, list(BillAnswer.__annotations__))
         table.writeheader()
-        # A leading quote keeps spreadsheets from reading a value as a formula.
         for bill in bills.view(who, by=by, tenant=tenant)["bills"]:
-            table.writerow({**bill, "of": f"'{bill['of']}" if bill["of"][:1] in FORMULA else bill["of"]})
+            table.writerow({**bill, "of": for_spreadsheet(bill["of"]), "name": for_spreadsheet(bill["name"])})
         name = f"brimful-{by}.csv"
         return Response(
             text.getvalue(),
