@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from brimful.cli.fleet.job import _show_text, _why_text
+from brimful.cli.fleet.jobs import _counts, does
 from brimful.client.answers import JobAnswer
-from brimful.language import choose, count, say, words
+from brimful.fleet.lease import JobPhase
+from brimful.language import choose, count, say, told, words
 
 
 @pytest.mark.parametrize("within", ["nvlink", "rack", "site", "any"])
@@ -37,6 +41,34 @@ def test_a_label_never_touches_what_it_labels(language: str) -> None:
     }
     assert len(columns) == 1
     assert all(f" {said}" in shown for said in ("HERE", "PRICE", "POLICY"))
+
+
+def test_tasks_are_counted_in_the_plural() -> None:
+    tasks = {
+        "tasks": 5,
+        "at_most": None,
+        "phases": {"finished": 4, "failed": 1},
+        "run_s": 0,
+        "cost_microusd": 0,
+    }
+    choose("fr")
+    assert _counts(tasks).endswith("1 échouée, 4 terminées")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("language", ["en", "fr", "es", "de"])
+def test_every_phase_has_a_verb_and_a_count(language: str) -> None:
+    """'job-9 est échoué' was made of 'est' and a phase."""
+    choose(language)
+    for phase in get_args(JobPhase):
+        assert told(does(phase)) == words(f"fleet.verb_{phase}")
+        assert "3" in words(f"fleet.tasks_{phase}", n=3)
+
+
+def test_why_of_a_job_that_has_ended_says_why() -> None:
+    over = {"job": "job-1", "phase": "failed", "ended": "THE REASON", "waiting": None, "ahead": None}
+    shown = _why_text({**over, "here": None, "price": None, "policy": "", "pools": []})  # type: ignore[typeddict-item]
+    assert "THE REASON" in shown
+    assert "job logs job-1" in shown
 
 
 def a_job(within: str) -> JobAnswer:

@@ -154,7 +154,13 @@ def test_a_failing_command_is_a_clear_no(here: Here) -> None:
     assert done.returncode == 1
     assert "job-1 failed" in done.stdout
     assert words("adapters.exit_code", exit_code=5) in done.stdout
-    assert here.data_of("job", "show", "job-1")["why_code"] == {"code": "adapters.exit_code", "exit_code": 5}
+    reason = {"code": "adapters.exit_code", "exit_code": 5}
+    assert here.data_of("job", "show", "job-1")["why_code"] == reason
+    assert here.data_of("job", "why", "job-1")["ended_code"] == reason
+    for verb in ("cancel", "hold"):  # a dry run says what would happen: nothing
+        dry = here.run("job", verb, "job-1", "--dry-run")
+        said = words("server.job_already", name="job-1", verb=words("fleet.verb_failed"))
+        assert (dry.returncode, said in dry.stderr) == (1, True), dry
 
 
 def test_ctrl_c_stops_cleanly_and_a_restart_finds_job_and_money_again(here: Here) -> None:

@@ -99,6 +99,9 @@ def test_a_job_after_a_failed_one_is_skipped_with_the_reason_and_its_money_is_fr
     eventually(lambda: server.phase(last) == "finished")
     told = server.get(f"/v1/jobs/{second}")
     assert (told["phase"], told["why_code"]["code"]) == ("skipped", "scheduler.never_starts")  # type: ignore[index]
+    why = server.get(f"/v1/jobs/{second}/why")
+    assert (why["ended"], why["ended_code"]) == (told["why"], told["why_code"])
+    assert server.get(f"/v1/jobs/{last}/why")["waiting"] is None
     assert server.get(f"/v1/jobs/{third}")["phase"] == "skipped"
     ready_s = server.get(f"/v1/jobs/{last}")["ready_s"]
     assert ready_s == server.get(f"/v1/jobs/{third}")["ended_s"]  # what was before is not called waiting

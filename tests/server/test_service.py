@@ -387,5 +387,5 @@ def test_a_cancel_that_met_a_conflict_is_decided_anew(world: World) -> None:
     service = world.service
     service.submissions.submit(a_job(""))
     assert world.store.append([CancelRequested(at_s=100, job="job-1")], after=1)  # by somebody else
-    with refuses(Refused, "server.job_already", "job-1", "cancelled"):
+    with refuses(Refused, "server.job_already", "job-1", say("fleet.verb_cancelled").as_dict()):
         service.submissions.cancel("job-1")

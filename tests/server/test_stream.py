@@ -22,7 +22,7 @@ from brimful.cli.main import main
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
-from brimful.language import count, words
+from brimful.language import count, say, words
 from brimful.server.api.answers import shape_of
 from tests.builders import eventually, refuses
 from tests.patience import PATIENCE_S
@@ -159,7 +159,7 @@ def test_hold_release_move_and_why_of_a_running_job(client: Client) -> None:
     assert client.move(job, "local")["sites"] == ["local"]
     client.cancel(job)
     eventually(lambda: client.job(job)["phase"] == "cancelled")
-    with refuses(Refused, "server.job_already", job, "cancelled"):
+    with refuses(Refused, "server.job_already", job, say("fleet.verb_cancelled").as_dict()):
         client.hold(job)
 
 

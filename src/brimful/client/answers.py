@@ -183,6 +183,8 @@ class WhyAnswer(TypedDict):
     promise: Annotated[PromiseAnswer | None, "the promise about its deadline; null: none, or it is over"]
     job: str
     phase: Phase
+    ended: Annotated[str | None, "why it ended; null: it has not"]
+    ended_code: Code | None
     waiting: str | None
     waiting_code: Code | None
     ahead: Annotated[int | None, "jobs ahead of it in the order"]

@@ -159,7 +159,7 @@ def _skips(fleet: Fleet, *, now_s: int) -> list[Event]:
             reason = say("scheduler.never_starts_array", after=ended)
         else:
             phase = "skipped" if ended in doomed else fleet.jobs[ended].phase
-            reason = say("scheduler.never_starts", after=ended, phase=say(f"fleet.phase_{phase}"))
+            reason = say("scheduler.never_starts", after=ended, phase=say(f"fleet.verb_{phase}"))
         skips.append(JobSkipped(at_s=now_s, job=name, reason=reason))
     return skips
 

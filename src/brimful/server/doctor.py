@@ -172,7 +172,7 @@ class _LogCheck:
         }
         if sum(placed.values()) != 1:
             self.broken["doctor.none_lost"].append(
-                say("doctor.misplaced", job=name, phase=state.phase, placed=placed)
+                say("doctor.misplaced", job=name, verb=say(f"fleet.verb_{state.phase}"), placed=placed)
             )
         self.broken["doctor.none_twice"] += _overlaps(state.leases)
         if state.lost_work_s > 0:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from brimful.cli.commands import NO, Answer, Verb, called, integer
-from brimful.cli.fleet.jobs import columns, in_phase, ran, waited
+from brimful.cli.fleet.jobs import columns, does, in_phase, ran, waited
 from brimful.cli.options import CONSENT, DRY_RUN, FOLLOW, JOB, REASON, agree, arg, usd
 from brimful.cli.render import clock, noted_table, paint, table, tell, wrapped
 from brimful.client.answers import (
@@ -23,7 +23,7 @@ from brimful.client.answers import (
 )
 from brimful.client.client import Client
 from brimful.client.shown import command_line, is_stuck, measured_said
-from brimful.errors import BadInput, BrimfulError, WorldFailed
+from brimful.errors import BadInput, BrimfulError, Refused, WorldFailed
 from brimful.language import Number, Quoted, Seconds, Several, Usd, count, either, say, told, verbatim, words
 from brimful.language.printable import all_printable, harmless, printable
 from brimful.units import spans
@@ -34,6 +34,7 @@ NOTIFY_EXAMPLE = """brimful job notify
 brimful job notify add mailto:alice@example.org --on failed --on over_budget
 brimful job notify add https://hooks.example.org/brimful --team
 brimful job notify remove 4f1c0a9be2d37a55"""
+OVER = {"finished", "failed", "stopped", "cancelled", "skipped"}
 KINDS = ("finished", "failed", "preempted", "over_budget", "idle", "budget", "audit")
 
 
@@ -125,7 +126,9 @@ def _why_text(why: WhyAnswer) -> str:
         waiting = words("fleet.waits_next", waiting=waiting)
         if why["ahead"]:
             waiting = words("fleet.waits_behind", waiting=why["waiting"], jobs=count("job", why["ahead"]))
-    said = {"fleet.row_waits": waiting, "fleet.row_here": why["here"], "fleet.row_price": why["price"]}
+    ended = why.get("ended")  # not from an older server
+    said = {"fleet.row_ended": ended, "fleet.row_waits": waiting, "fleet.row_here": why["here"]}
+    said["fleet.row_price"] = why["price"]
     promise = why.get("promise")  # not from an older server
     said["fleet.row_deadline"] = promise["said"] if promise else None
     said["fleet.row_policy"] = why.get("policy") if why["phase"] == "waiting" or why["here"] else None
@@ -133,9 +136,10 @@ def _why_text(why: WhyAnswer) -> str:
     wide = max(8, *map(len, labels.values()), 0)
     for name, label in labels.items():
         lines += wrapped(f"  {label:<{wide}} ", said[name])
-    if not any(said.values()):
-        lines += wrapped("  ", say("fleet.job_over"))
-    if why["pools"]:
+    if not why["pools"]:
+        over = wrapped("  ", say("fleet.job_over", job=why["job"], brimful=called()))
+        lines += ["", *over] if labels else over
+    else:
         lines += ["", _pools(why["pools"])]
     return "\n".join(lines)
 
@@ -166,7 +170,7 @@ def logs(args: argparse.Namespace) -> Answer:
     pieces = list(read(client, args.job, args.rank))
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
     data = {"job": args.job, "phase": phase, "text": text}
-    nothing = words("fleet.printed_nothing", job=args.job, phase=in_phase(phase), brimful=called())
+    nothing = words("fleet.printed_nothing", job=args.job, verb=does(phase), brimful=called())
     return Answer(data, shown_log(text).removesuffix("\n") or nothing, raw=bool(text))
 
 
@@ -265,19 +269,29 @@ def _one_of_several(client: Client, name: str, *, dry_run: bool) -> Answer:
 
 def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:
     if dry_run:
-        job = client.job(name)
-        return Answer(job, words("fleet.would_cancel", job=name, phase=in_phase(job["phase"])))
+        job = _unfinished(client, name)
+        return Answer(job, words("fleet.would_cancel", job=name, verb=does(job["phase"])))
     job = client.cancel(name)
     is_over = job["phase"] == "cancelled"
     return Answer(job, words("fleet.job_cancelled" if is_over else "fleet.being_stopped", job=name))
 
 
+def _unfinished(client: Client, name: str) -> JobAnswer:
+    """The job, refused in the server's words if it is over, or all tasks of the array are."""
+    job = client.job(name)
+    tasks = job["array_tasks"] if job["array"] == name else None
+    if job["ended_s"] is None or (tasks is not None and not set(tasks["phases"]) <= OVER):
+        return job
+    verb = does("ended" if tasks else job["phase"])
+    raise Refused(say("server.job_already", name=name, verb=verb))
+
+
 def hold(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        job = client.job(args.job)
+        job = _unfinished(client, args.job)
         code = "fleet.would_stop_and_hold" if job["node"] else "fleet.would_hold"
-        return Answer(job, words(code, job=args.job, phase=in_phase(job["phase"])))
+        return Answer(job, words(code, job=args.job, verb=does(job["phase"])))
     job = client.hold(args.job, args.reason)
     is_held = job["phase"] == "held"
     text = words("fleet.is_on_hold" if is_held else "fleet.stopped_then_held", job=args.job)
@@ -292,10 +306,10 @@ def release(args: argparse.Namespace) -> Answer:
 def move(args: argparse.Namespace) -> Answer:
     client = Client()
     site = "" if args.to == "any" else args.to
-    before = client.job(args.job)
+    before = _unfinished(client, args.job) if args.dry_run else client.job(args.job)
     leaves = printable(before["site"]) if site and before["site"] and before["site"] != site else ""
     if args.dry_run:
-        facts = {"job": args.job, "phase": in_phase(before["phase"]), "site": args.to}
+        facts = {"job": args.job, "verb": does(before["phase"]), "site": args.to}
         if leaves:
             return Answer(before, words("fleet.would_move", here=leaves, **facts))
         return Answer(before, words("fleet.would_start_at", **facts))
@@ -337,7 +351,7 @@ def _bid_sentence(job: JobAnswer, limit: int | None) -> str:
 def _bid_text(job: JobAnswer) -> str:
     limit = job["limit_microusd_per_gpu_hour"]
     lease = job["leases"][-1] if job["leases"] and job["leases"][-1]["ended_s"] is None else None
-    lines = [_bid_sentence(job, limit), words("fleet.it_is", phase=in_phase(job["phase"]))]
+    lines = [_bid_sentence(job, limit), words("fleet.it_is", verb=does(job["phase"]))]
     if lease:
         lines.append(words("fleet.pays_now", price=Usd(lease["microusd_per_gpu_hour"])))
     return "\n  ".join([*lines, *filter(None, [job["why"]])])

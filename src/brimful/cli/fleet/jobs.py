@@ -62,7 +62,7 @@ def _folded(job: JobAnswer, tasks: ArrayAnswer) -> list[str]:
 
 def _counts(tasks: ArrayAnswer) -> str:
     phases = [name for name in FIRST if name in tasks["phases"]]
-    counts = [say("fleet.array_count", n=tasks["phases"][name], phase=in_phase(name)) for name in phases]
+    counts = [say(f"fleet.tasks_{name}", n=tasks["phases"][name]) for name in phases]
     return words("fleet.array_counts", tasks=tasks["tasks"], counts=Several(tuple(counts)))
 
 
@@ -74,6 +74,11 @@ def columns(*names: str) -> list[str]:
 def in_phase(name: str) -> Sentence | str:
     """What a job is doing, in words; unchanged if a newer server has more phases."""
     return say(f"fleet.phase_{name}") if is_held(f"fleet.phase_{name}") else name
+
+
+def does(name: str) -> Sentence | str:
+    """The same as a verb, for a sentence: 'is running', 'has failed'."""
+    return say(f"fleet.verb_{name}") if is_held(f"fleet.verb_{name}") else name
 
 
 def label(job: JobAnswer) -> str:

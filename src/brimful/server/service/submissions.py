@@ -108,14 +108,14 @@ class Submissions:
             ended = [phase for phase in phases if phase in OVER and phase != "finished"]
             if rule == "ok" and ended:
                 raise Refused(
-                    say("server.never_starts", after=name, phase=say(f"fleet.phase_{ended[0]}")),
+                    say("server.never_starts", after=name, verb=say(f"fleet.verb_{ended[0]}")),
                     code="never_starts",
                 )
 
     def cancel(self, name: str) -> JobState:
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             if state.phase in OVER:
-                raise Refused(say("server.job_already", name=state.job.job, phase=state.phase))
+                raise _over(state.job.job, state.phase)
             return [CancelRequested(at_s=now_s, job=state.job.job)]
 
         return self._change(name, "cancel", events)
@@ -247,7 +247,7 @@ class Submissions:
             else:
                 states = [each for each in array.unfinished.values() if not each.cancel_requested]
             if not states:
-                raise Refused(say("server.job_already", name=name, phase=say("fleet.phase_ended")))
+                raise _over(name, "ended")
             return [event for state in states for event in events(state, now_s)]
 
         if self._write(made):
@@ -281,9 +281,14 @@ class Submissions:
 def _active(state: JobState) -> JobState:
     """The same, if it is not over."""
     if state.phase in OVER or state.cancel_requested:
-        phase = state.phase if state.phase in OVER else say("server.being_cancelled")
-        raise Refused(say("server.job_already", name=state.job.job, phase=phase))
+        raise _over(state.job.job, state.phase if state.phase in OVER else "")
     return state
+
+
+def _over(name: str, phase: str) -> Refused:
+    """`phase`: how it ended; empty while it is being cancelled."""
+    verb = say(f"fleet.verb_{phase}") if phase else say("server.being_cancelled")
+    return Refused(say("server.job_already", name=name, verb=verb))
 
 
 def _stop_of(state: JobState, reason: Said, *, now_s: int) -> Sequence[Event]:

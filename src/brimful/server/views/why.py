@@ -21,11 +21,14 @@ def why_view(reader: Reader, state: JobState) -> WhyAnswer:
         name, lease = state.job.job, state.open_lease
         pools = [pool_view(reader, state, pool) for pool in sorted(reader.fleet.capacity.pools)]
         waiting = _waiting(reader, state)
+        ended = state.reason if state.phase in OVER else None
         usable = sum(pool["rate"] > 0 for pool in pools)
         return {
             "promise": promise_view(reader, state),
             "job": name,
             "phase": state.phase,
+            "ended": told(ended) if ended else None,
+            "ended_code": ended.as_dict() if ended else None,
             "waiting": told(waiting) if waiting else None,
             "waiting_code": waiting.as_dict() if waiting else None,
             "ahead": _ahead(reader, name) if state.phase == "waiting" else None,
