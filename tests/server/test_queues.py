@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.queues import read_queues
-from brimful.errors import BadInput
+from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.queues import Quota
-from brimful.language import say, told
+from brimful.language import say, told, verbatim
 from brimful.market.pools import market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import read_policy
@@ -187,7 +187,8 @@ def test_what_was_set_is_in_the_log_and_the_next_start_knows_it(one_office: Offi
 
 
 def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Office) -> None:
-    red, common = {"user_gpus": 2, "top_priority": "normal"}, {"gpus": 1, "tenants": ["red", "blue"]}
+    red = {"user_gpus": 2, "top_priority": "normal", "type_gpus": {"h100": 1}}
+    common: dict[str, Any] = {"gpus": 1, "tenants": ["red", "blue"]}
     assert one_office.submit("red", queue="nobodys").status_code == 409  # also before anybody set one
     shut = {"queue": "shut", "gpus": 1, "borrow_gpus": 2, "tenants": ["pink"]}
     one_office.put({"queue": "red", **red}, {"queue": "blue", "gpus": 1}, {"queue": "common", **common}, shut)
@@ -197,6 +198,7 @@ def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Of
     assert (never["code"], never["reason"]) == ("above_limit", {"code": "server.above_queue", **limits})
     for body, code, values in (
         ({"gpus": 3}, "server.above_user_gpus", {"gpus": 3, "most": 2}),
+        ({"gpu_types": ["h100"], "gpus": 2}, "server.above_type_gpus", {"gpu": "h100", "gpus": 2, "most": 1}),
         ({"priority": "urgent"}, "server.above_top_priority", {"top": "normal", "priority": "urgent"}),
         ({"queue": "blue"}, "server.not_your_queue", {"tenant": "red", "yours": "red, common"}),
         ({"queue": "nobodys"}, "server.not_your_queue", {"tenant": "red", "yours": "red, common"}),
@@ -207,6 +209,40 @@ def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Of
         assert reason["code"] == code
         assert values.items() <= reason.items()
     assert one_office.submit("red", priority="background").status_code == 201
+    for may in ({"gpu_types": ["h100", "a100"]}, {}):  # one of its types, or one that comes later, has room
+        assert one_office.submit("red", gpus=2, **may).status_code == 201
+
+
+def test_an_operator_is_told_what_the_fleet_has_too_little_of(one_office: Office) -> None:
+    red: dict[str, Any] = {"queue": "red", "gpus": 5, "type_gpus": {"h100": 1, "h200": 2}}
+    shown = one_office.put(red, {"queue": "blue", "gpus": 4}).json()["data"]["queues"]
+    too_many = told(say("server.quotas_above_fleet", promised=9, has=8))
+    not_there = told(say("server.queue_type_not_there", queue="red", gpu="h200", has="a100, h100"))
+    assert {each["queue"]: each["notes"] for each in shown} == {
+        "red": [too_many, not_there],
+        "blue": [too_many],
+    }
+    checked = one_office.http.post("/v1/queues/check", json={"queues": [red]}, headers=one_office.operator)
+    assert checked.json()["data"]["queues"][0]["notes"] == [not_there]
+    team = one_office.http.get("/v1/queues", headers=bearer(one_office.access, "admin", "red"))
+    assert [each["notes"] for each in team.json()["data"]["queues"]] == [[]], "it would tell of other teams"
+
+
+def test_a_type_that_nobody_knows_is_refused_with_those_of_the_fleet(one_office: Office) -> None:
+    for asked, near in (("zz9", ""), ("h10", "h100"), ("rtx-4071", "rtx-4070")):
+        answer = one_office.submit("red", gpu_types=["a100", asked])
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["reason"]["name"]) == (404, "unknown_gpu", asked)
+        assert "a100, h100" in error["hint"]
+        assert near in error["hint"]
+    one_office.job("red", gpu_types=["rtx-4070"])  # a real card that may be bought some day
+
+
+def test_a_site_that_does_not_answer_may_have_a_type_that_nobody_knows(one_office: Office) -> None:
+    one_office.engine.broken = WorldFailed(verbatim("away"))
+    one_office.decide()
+    one_office.job("red", gpu_types=["zz9"])
+    assert one_office.submit("red", gpu_types=["h10"]).status_code == 404, "surely a slip, here too"
 
 
 def test_a_team_sees_its_own_queue_and_only_the_operator_all(one_office: Office) -> None:
@@ -337,7 +373,7 @@ def test_a_queues_file_is_checked_by_a_dry_run_and_a_slip_named(one_office: Offi
     )
     assert "openapi" not in check({"queue": "red", "gpus": "two"}).json()["error"]["hint"]
     _, idle = check({"queue": "org"}, red).json()["data"]["queues"]
-    assert idle == {"queue": "red", "without_effect": ["weight", "parent"]}
+    assert idle == {"queue": "red", "without_effect": ["weight", "parent"], "notes": []}
     assert check(red, headers=bearer(one_office.access, "admin", "red")).status_code == 403
     assert one_office.service.reader.fleet.queues == (), "nothing was set"
 

@@ -33,6 +33,7 @@ class QueueAnswer(TypedDict):
     quota_gpus: int | None
     set: Annotated[QueueSettings | None, "the operator's settings; null: none"]
     without_effect: Annotated[list[str], "settings that the current policy does not look at"]
+    notes: Annotated[list[str], "what the fleet has too little of for its settings; for operators"]
 
 
 class QueuesAnswer(TypedDict):
@@ -42,6 +43,7 @@ class QueuesAnswer(TypedDict):
 class QueueCheckAnswer(TypedDict):
     queue: str
     without_effect: Annotated[list[str], "settings that the current policy does not look at"]
+    notes: Annotated[list[str], "what the fleet has too little of for its settings"]
 
 
 class QueuesCheckAnswer(TypedDict):

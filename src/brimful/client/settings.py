@@ -196,7 +196,7 @@ def _gpu_name(text: str, source: str) -> str:
     from brimful.adapters.engines.devices import catalog_name
     from brimful.specs.gpu import refuse_slip
 
-    refuse_slip(text, naming=True)
+    refuse_slip(text)
     known = catalog_name(text)
     if not all(c.isalnum() or c in "-_." for c in known):
         raise _bad(source, text, say("client.hint_gpu_name"))

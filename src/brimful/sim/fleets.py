@@ -109,7 +109,7 @@ def _nodes(kind: dict[str, Any], price: int, *, where: str, first: int) -> list[
                 max_gpus=Number(MAX_GPUS_PER_NODE),
             )
         )
-    refuse_slip(kind.get("gpu", "gpu"), naming=True)
+    refuse_slip(kind.get("gpu", "gpu"))
     site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
     return [
         Node(

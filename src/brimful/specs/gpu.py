@@ -97,24 +97,27 @@ def _without_its_size(text: str, unknown: NotFound) -> Gpu:
     return card
 
 
-def refuse_slip(text: str, *, naming: bool) -> None:
-    """Raise for a name that is surely a slip: no card has it, and one keystroke away is a card we know.
+def slips_of_gpus(text: str) -> list[str]:
+    """The cards one keystroke away from a name that no card has: it is surely a slip.
 
-    For where any name is allowed, since fleets hold cards that the catalog does not know. `naming`: who gave
-    the name may choose another one.
+    For where any name is allowed, since fleets hold cards that the catalog does not know.
     """
     try:
         find_gpu(text)
-        return
+        return []
     except NotFound as unknown:
         near = _CATALOG.slips(text) if unknown.code == "unknown_gpu" else []
     own = {" ".join(_words(name)) for name in _UNLISTED}
-    if not near or " ".join(_words(text)) in own:
+    return [] if " ".join(_words(text)) in own else near
+
+
+def refuse_slip(text: str) -> None:
+    """Raise for a slip in a name that somebody gives a card; they may choose another one."""
+    near = slips_of_gpus(text)
+    if not near:
         return
     names, name = either(near[:3]), text[:40]
-    hint = say("specs.hint_did_you_mean", names=names, rest=say("specs.hint_list_gpus"))
-    if naming:
-        hint = say("specs.hint_gpu_slip", names=names, name="-".join(name.lower().split()))
+    hint = say("specs.hint_gpu_slip", names=names, name="-".join(name.lower().split()))
     problem = say("specs.name_unknown", kind=say("specs.kind_gpu"), name=Quoted(name))
     raise NotFound(problem, hint=hint, code="unknown_gpu")
 

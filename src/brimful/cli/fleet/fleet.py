@@ -143,7 +143,7 @@ def queues(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.set and args.dry_run:
         asked = read_queues(Path(args.set))
-        idle = _without_effect(client.check_queues(asked))
+        idle = _notes_on(client.check_queues(asked))
         text = words("fleet.would_set_queues", queues=count("queue", len(asked)))
         return Answer({"queues": asked}, "\n\n".join([text, *idle]))
     queues = client.set_queues(read_queues(Path(args.set))) if args.set else client.queues()
@@ -167,16 +167,18 @@ def queues(args: argparse.Namespace) -> Answer:
     notes = [_queue_note(queue["set"]) for queue in all_printable(queues)]
     lines = [noted_table(columns(*names), rows, notes, right=range(1, 9)), ""]
     lines += wrapped("", words("fleet.queue_legend"))
-    for said in _without_effect(queues):
+    for said in _notes_on(queues):
         lines += ["", said]
     return Answer({"queues": queues}, "\n".join(lines))
 
 
-def _without_effect(queues: Sequence[QueueAnswer | QueueCheckAnswer]) -> list[str]:
-    """Settings that the current policy ignores, if any."""
-    names = sorted({name for queue in queues for name in queue.get("without_effect", ())})  # an older server
-    said = words("fleet.queue_without_effect", names=", ".join(names))
-    return ["\n".join(wrapped("", said))] if names else []
+def _notes_on(queues: Sequence[QueueAnswer | QueueCheckAnswer]) -> list[str]:
+    """What the fleet has too little of, and settings that the current policy ignores, if any."""
+    notes = [note for queue in queues for note in queue.get("notes", ())]  # an older server has none
+    names = sorted({name for queue in queues for name in queue.get("without_effect", ())})
+    if names:
+        notes.append(words("fleet.queue_without_effect", names=", ".join(names)))
+    return ["\n".join(wrapped("", printable(note))) for note in dict.fromkeys(notes)]
 
 
 def _queue_note(given: QueueSettings | None) -> str:

@@ -19,7 +19,7 @@ from brimful.cli.render import clock, paragraph, wrapped
 from brimful.client.answers import JobAnswer
 from brimful.client.client import Client, check_key
 from brimful.client.shown import command_line, is_stuck
-from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.elastic.written import range_from, scaling_from
 from brimful.fleet.job import PRIORITIES, SHELL_ENV
@@ -37,7 +37,6 @@ from brimful.language import (
     verbatim,
     words,
 )
-from brimful.language.near import slips_of
 from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -98,7 +97,6 @@ def run(args: argparse.Namespace) -> Answer:
         raise BadInput(say("fleet.follow_array", array=body["array"], tasks=tasks))
     needs_fleet = config and not body.get("gpu_types")
     client = Client() if needs_fleet or not args.dry_run else None
-    _refuse_slips(client, body)
     if config:
         types = body.get("gpu_types") or sorted({n["gpu"] for n in client.fleet()["nodes"]} if client else ())
         notes += _attach_estimates(body, config, types, steps, headless=args.headless)
@@ -147,19 +145,6 @@ def _check_there(body: dict[str, Any]) -> list[Sentence]:
         return []
     why = (f"{each['site']} {each['gpu']} ({each['verdict']})" for each in pools[:MOST_POOLS])
     return [say("fleet.could_not_start", pools=", ".join(why))]
-
-
-def _refuse_slips(client: Client | None, body: dict[str, Any]) -> None:
-    """A GPU type that is surely mistyped would wait for ever; a fleet's own names are never mistyped."""
-    from brimful.specs.gpu import all_gpus, refuse_slip
-
-    asked = set(body.get("gpu_types") or ()) - {gpu.name for gpu in all_gpus()}
-    held = {node["gpu"] for node in client.fleet()["nodes"]} if asked and client else set()
-    for name in sorted(asked - held):
-        if near := slips_of(name, held):
-            hint = say("fleet.hint_fleet_has", near=either(near), held=", ".join(sorted(held)))
-            raise NotFound(say("fleet.gpu_unknown", name=Quoted(name)), hint=hint, code="unknown_gpu")
-        refuse_slip(name, naming=False)
 
 
 def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:

@@ -15,7 +15,6 @@ from brimful.client.answers import (
     SpendAnswer,
 )
 from brimful.client.queue_answers import QueuesAnswer, QueuesCheckAnswer
-from brimful.scheduler.queue_tree import without_effect
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -25,7 +24,7 @@ from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views.attention import attention_view
 from brimful.server.views.events import events_for
-from brimful.server.views.fleet import drain_view, fleet_view, queues_view, sites_view
+from brimful.server.views.fleet import drain_view, fleet_view, queue_checks, queues_view, sites_view
 from brimful.server.views.money import budgets_view, spend_view
 
 NodeName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")]
@@ -69,8 +68,7 @@ def add_fleet_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate
     @router.post("/queues/check", response_model=envelope(QueuesCheckAnswer), responses=COMMON)
     def check_queues(body: QueuesRequest, who: Principal = operator) -> Response:  # noqa: ARG001
         """What `PUT /v1/queues` would refuse, and which settings would have no effect. Changes nothing."""
-        found = [(each.queue, without_effect(each, reader.rules)) for each in body.as_quotas()]
-        return ok({"queues": [{"queue": queue, "without_effect": names} for queue, names in found]})
+        return ok({"queues": queue_checks(reader, body.as_quotas())})
 
     @router.get("/spend", response_model=envelope(SpendAnswer), responses=COMMON)
     async def spend(who: Principal = viewer) -> Response:

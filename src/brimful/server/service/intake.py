@@ -13,12 +13,14 @@ from brimful.errors import BadInput, BrimfulError, NotFound, Refused
 from brimful.fleet.arrays import TASKS_ENV, Tasks
 from brimful.fleet.events import ArraySubmitted, DeadlineAnswered, Event, JobSubmitted
 from brimful.fleet.job import PRIORITIES, SHELL_ENV, Job, at_size, lacks_values
+from brimful.fleet.queues import Quota
 from brimful.fleet.state import Fleet
-from brimful.language import Quoted, Seconds, Usd, say
-from brimful.language.near import similar
+from brimful.language import Quoted, Seconds, Usd, either, say
+from brimful.language.near import similar, slips_of
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.promise import Slot, answer, slot_of
 from brimful.server.service.reader import Reader
+from brimful.specs.gpu import all_gpus, slips_of_gpus
 
 
 @dataclass(slots=True)
@@ -238,6 +240,7 @@ def _refusal(
     job = asked.job
     return (
         unknown_site(job.sites, reader)
+        or _unknown_gpu(job, reader)
         or not_in_queue(job, reader.fleet)
         or deadline_passed(job.deadline_s, now_s=now_s)
         or queued.refusal(job, asked.count)
@@ -256,6 +259,32 @@ def unknown_site(wanted: Sequence[str], reader: Reader) -> NotFound | None:
     near, sites = similar(name, known), ", ".join(sorted(known))
     hint = say("server.hint_site", near=near[0], sites=sites) if near else None
     return NotFound(say("server.no_site", site=Quoted(name[:100]), sites=sites), hint=hint)
+
+
+def _unknown_gpu(job: Job, reader: Reader) -> NotFound | None:
+    """A mistyped type would be waited for for ever.
+
+    The catalog's types may be bought some day; a site that does not answer, or has no node now, may have any.
+    """
+    asked = set(job.gpu_types) - {gpu.name for gpu in all_gpus()}
+    if not asked:
+        return None
+    fleet = reader.fleet
+    nodes, offers = fleet.nodes.values(), fleet.cloud.offers
+    held = {node.gpu for node in nodes} | {pool.gpu for pool in offers}
+    name = next(iter(sorted(asked - held)), None)
+    if name is None:
+        return None
+    known = {node.site for node in nodes} | {pool.site for pool in offers}
+    may_have = set(job.sites or reader.sites()) - (known - fleet.silent.keys())
+    near = (slips_of(name, held) if may_have else similar(name, held, n=3)) or slips_of_gpus(name)
+    if may_have and not near:
+        return None
+    has = ", ".join(sorted(held)) or say("scheduler.no_nodes")
+    hint = say("fleet.fleet_has", held=has)
+    if near:
+        hint = say("fleet.hint_fleet_has", near=either(near[:3]), held=has)
+    return NotFound(say("fleet.gpu_unknown", name=Quoted(name[:100])), hint=hint, code="unknown_gpu")
 
 
 def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
@@ -278,6 +307,17 @@ def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     if quota.borrow_gpus is not None and job.gpus > quota.gpus + quota.borrow_gpus:
         most = {"most": quota.gpus + quota.borrow_gpus, "own": quota.gpus, "borrows": quota.borrow_gpus}
         return Refused(say("server.above_queue", queue=name, gpus=job.gpus, **most), code="above_limit")
+    return _above_types(job, quota)
+
+
+def _above_types(job: Job, quota: Quota) -> Refused | None:
+    limits, name = dict(quota.type_gpus), quota.queue
+    # A job for any type is not refused: the fleet may get one that has no limit.
+    allowed = job.gpu_types or tuple(gpu for gpu, _ in job.rates)
+    if allowed and all(limits.get(gpu, job.gpus) < job.gpus for gpu in allowed):
+        gpu = max(allowed, key=lambda gpu: limits[gpu])
+        said = say("server.above_type_gpus", queue=name, gpus=job.gpus, gpu=gpu, most=limits[gpu])
+        return Refused(said, code="above_limit")
     return None
 
 

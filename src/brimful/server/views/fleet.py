@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from brimful.adapters.capabilities import KnowsOthers
@@ -14,7 +14,7 @@ from brimful.client.answers import (
     SiteAnswer,
     alike,
 )
-from brimful.client.queue_answers import QueueAnswer, QueueSettings
+from brimful.client.queue_answers import QueueAnswer, QueueCheckAnswer, QueueSettings
 from brimful.fleet.node import bare_name
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import Lease, Node
@@ -206,7 +206,38 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
                 row["oldest_wait_s"] = max(row["oldest_wait_s"] or 0, now_s - each.waits_since_s)
         if reader.rules.order == "fair":
             _add_shares(reader, queues)
+        if who.sees_all:
+            for quota in fleet.queues:
+                queues[quota.queue]["notes"] = _queue_notes(reader, quota, fleet.queues)
         return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
+
+
+def queue_checks(reader: Reader, quotas: Sequence[Quota]) -> list[QueueCheckAnswer]:
+    """What there is to say about queues that are not set yet."""
+    with reader.locked():
+        return [
+            {
+                "queue": each.queue,
+                "without_effect": without_effect(each, reader.rules),
+                "notes": _queue_notes(reader, each, quotas),
+            }
+            for each in quotas
+        ]
+
+
+def _queue_notes(reader: Reader, quota: Quota, quotas: Sequence[Quota]) -> list[str]:
+    """Allowed, since the fleet may grow, but until then no job gets what it promises."""
+    fleet = reader.fleet
+    nodes = fleet.nodes.values()
+    notes = []
+    promised, has = sum(each.gpus for each in quotas), sum(node.offered_gpus for node in nodes)
+    if quota.gpus and promised > has:
+        notes.append(say("server.quotas_above_fleet", promised=promised, has=has))
+    held = {node.gpu for node in nodes} | {pool.gpu for pool in fleet.cloud.offers}
+    for gpu in sorted(dict(quota.type_gpus).keys() - held):
+        has_types = ", ".join(sorted(held)) or say("scheduler.no_nodes")
+        notes.append(say("server.queue_type_not_there", queue=quota.queue, gpu=gpu, has=has_types))
+    return [told(note) for note in notes]
 
 
 def _add_shares(reader: Reader, queues: dict[str, QueueAnswer]) -> None:
@@ -235,6 +266,7 @@ def _empty_queue(reader: Reader, who: Principal, name: str) -> QueueAnswer:
         "quota_gpus": None if quota is None else quota.gpus,
         "set": None if quota is None else _queue_settings(quota, who),
         "without_effect": [] if quota is None else without_effect(quota, reader.rules),
+        "notes": [],
     }
 
 
