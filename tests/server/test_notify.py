@@ -184,6 +184,7 @@ def test_a_mail_says_what_happened(server: NotifyServer, post: Post) -> None:
     assert "To: alice@example.org" in mail
     assert f"Subject: brimful: {job} (nightly) finished" in mail
     assert "Message-ID: <" in mail
+    assert "Date: " in mail  # RFC 5322 requires it, and not every mail server adds it
 
 
 def test_what_nobody_takes_is_tried_again_under_the_same_id_and_counted_dead_in_the_end(

@@ -133,7 +133,7 @@ def test_a_backup_counts_in_the_singular_too() -> None:
     made = Backup(
         schema=6, brimful="0", rows={"users": 1, "tokens": 2, "notify_rules": 1, "later": 3}, sha256={}
     )
-    assert database._tables(made) == "1 user, 2 tokens, 1 notification rule, 3 later"
+    assert database._tables(made) == "1 user, 2 tokens and browser sessions, 1 notification rule, 3 later"
 
 
 def test_a_restore_names_jobs_whose_environment_is_not_here(tmp_path: Path, capsys: Capture) -> None:

@@ -87,7 +87,9 @@ def test_somebody_signs_in_at_the_provider_makes_a_token_and_signs_out(
         is_signed_in(page, "alice@example.org")
         page.get_by_role("link", name="Tokens").click()
         page.get_by_role("button", name=re.compile("Make")).click()
-        expect(page.locator("main")).to_contain_text("brim_")
+        home = page.url.partition("/console")[0]
+        expect(page.locator("main")).to_contain_text(f"export BRIMFUL_URL={home}")
+        expect(page.locator("main")).to_contain_text("export BRIMFUL_TOKEN=brim_")
         page.goto(page.url.partition("/console")[0])
         page.get_by_role("button", name="Sign out").click()
         asks_to_sign_in(page)

@@ -13,6 +13,7 @@ from brimful.adapters.stores.prepare import prepare, schema_of
 from brimful.adapters.stores.schema import SCHEMA_VERSION, tokens
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import NotFound
+from brimful.language import words
 from brimful.server.auth import EVERYBODY, ROLES, Principal
 from tests.server.builders import OPERATOR, bearer
 from tests.server.live import live
@@ -158,9 +159,29 @@ def test_tokens_of_an_older_database_have_users_with_their_roles(tmp_path: Path,
     store.close()
 
 
+def test_a_token_of_somebody_who_has_left_is_listed_as_one_that_does_not_work(house: House) -> None:
+    a_token(house, "ann", "red", "submitter")
+    on_call = a_token(house, "op", "red", "viewer")
+    set_role(house, house.operator, "op", EVERYBODY, "operator")  # who sees all is in every team
+    set_role(house, house.operator, "op", "red", None)
+
+    def left() -> dict[str, bool]:
+        listed = house.http.get("/v1/tokens", headers=house.red).json()["data"]["tokens"]
+        return {each["name"]: each["has_left"] for each in listed if each["name"] in ("ann", "op")}
+
+    assert left() == {"ann": False, "op": False}
+    assert role_of(house, on_call) == {"red": "viewer"}
+    set_role(house, house.operator, "ann", "red", None)
+    assert left() == {"ann": True, "op": False}
+
+
 def test_the_commands_set_and_list_roles(tmp_path: Path) -> None:
     with live(tmp_path / "data", "--slots", "1") as server:
         server.ask("admin", "users", "set", "ann", "--tenant", "red", "--role", "admin")
         assert server.ask("admin", "users")["users"][0]["roles"] == {"red": "admin"}
         assert "ann" in server.read("admin", "users")
+        token = server.ask("admin", "tokens", "add", "ann", "--tenant", "red")["token"]["token"]
         assert server.ask("admin", "users", "remove", "ann", "--tenant", "red")["roles"] == {}
+        listed = server.read("admin", "tokens").splitlines()
+        (ann,) = (line for line in listed if line.startswith(token))
+        assert ann.endswith(words("operate.left_team", name="ann", tenant="red"))

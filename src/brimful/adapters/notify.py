@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
+from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -131,6 +132,7 @@ def mail(way: Mail, to: str, *, subject: str, text: str, note: str) -> None:
     host, _, port = way.host.partition(":")
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = way.sender, to, subject
+    message["Date"] = formatdate()
     message["Message-ID"] = f"<{note}@brimful>"  # so that a second copy is recognised
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(text)

@@ -402,6 +402,7 @@ class TokenAnswer(TypedDict):
     created_s: Utc
     expires_s: Utc | None
     revoked_s: Utc | None
+    has_left: Annotated[bool, "its user is not in the team: it works only if they come back"]
 
 
 class TokensAnswer(TypedDict):

@@ -24,7 +24,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -336,6 +336,11 @@ class Access:
             User(user=name, identity=None, created_s=int(self._clock()), roles={})
         ]
         return found
+
+    def left_behind(self, tokens: Sequence[Token]) -> Collection[str]:
+        """Those that do not work because their user has left the team."""
+        roles = {user.user: user.roles for user in self._store.users()}
+        return {token.token for token in tokens if not _limited_to(token, roles.get(token.name, {}))}
 
     # -- browsers --------------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ def _handover_text(made: NewTokenAnswer, url: str) -> str:
 def _validity(token: TokenAnswer, when: Callable[[int], str]) -> Sentence:
     if token["revoked_s"] is not None:
         return say("operate.revoked_on", when=when(token["revoked_s"]))
+    if token.get("has_left"):  # an older server does not say
+        return say("operate.left_team", name=token["name"], tenant=token["tenant"])
     if token["expires_s"] is None:
         return say("operate.for_ever")
     return say("operate.until", when=when(token["expires_s"]))

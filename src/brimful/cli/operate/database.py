@@ -63,7 +63,7 @@ TABLES = {
     "notify_queue": "due_notification",
     "notify_rules": "notification_rule",
     "past_jobs": "past_job",
-    "tokens": "token",
+    "tokens": "token_or_session",
     "users": "user",
 }
 

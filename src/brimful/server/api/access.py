@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from brimful.adapters.identity.store import User
+from brimful.adapters.identity.store import Token, User
 from brimful.client.answers import (
     AuditAnswer,
     NewTokenAnswer,
@@ -60,7 +61,7 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
 
     @router.get("/tokens", response_model=envelope(TokensAnswer), responses=COMMON)
     def tokens(who: Principal = admin) -> Response:
-        return ok({"tokens": [alike(TokenAnswer, token) for token in access.tokens(who)]})
+        return ok({"tokens": _token_views(access, access.tokens(who))})
 
     @router.post("/tokens", status_code=201, response_model=envelope(NewTokenAnswer), responses=CHANGING)
     def add(body: NewToken, who: Principal = admin) -> Response:
@@ -73,12 +74,12 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
                 ttl_s=body.ttl_s,
                 may_be_shorter="ttl_s" not in body.model_fields_set,  # shorten only the default lifetime
             )
-        return ok({"token": alike(TokenAnswer, token), "secret": secret}, 201)
+        return ok({"token": _token_views(access, [token])[0], "secret": secret}, 201)
 
     @router.post("/tokens/{token}/revoke", response_model=envelope(TokenAnswer), responses=CHANGING)
     def revoke(token: TokenName, who: Principal = admin) -> Response:
         with gate.audited(who, "token.revoke", lambda: token):
-            return ok(alike(TokenAnswer, access.revoke(who, token)))
+            return ok(_token_views(access, [access.revoke(who, token)])[0])
 
     @router.post("/tickets", status_code=201, response_model=envelope(TicketAnswer), responses=CHANGING)
     def ticket(who: Principal = viewer) -> Response:
@@ -94,6 +95,11 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
         deeds = access.deeds(who, before=read_cursor(cursor), limit=limit)
         more = int(str(deeds[-1]["seq"])) if len(deeds) == limit else None
         return ok({"deeds": deeds, "next_cursor": page_after(more)})
+
+
+def _token_views(access: Access, tokens: Sequence[Token]) -> list[TokenAnswer]:
+    left = access.left_behind(tokens)
+    return [{**alike(TokenAnswer, token), "has_left": token.token in left} for token in tokens]
 
 
 def _user_view(user: User) -> UserAnswer:

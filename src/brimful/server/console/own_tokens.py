@@ -31,7 +31,14 @@ def add_own_tokens(router: APIRouter, access: Access, pages: Pages) -> None:
             for role in ROLES[: min(ROLES.index(mine), ROLES.index("admin")) + 1]
         ]
         answer = pages.answer(
-            request, "tokens.html", who=who, tokens=tokens, choices=choices, secret=secret, problem=problem
+            request,
+            "tokens.html",
+            who=who,
+            tokens=tokens,
+            choices=choices,
+            url=str(request.base_url).rstrip("/"),
+            secret=secret,
+            problem=problem,
         )
         answer.headers["cache-control"] = "no-store"
         return answer
