@@ -320,6 +320,20 @@ def test_a_dry_run_changes_nothing(here: Here) -> None:
     assert here.data_of("jobs")["jobs"] == []
 
 
+def test_a_dry_run_counts_the_tasks_of_an_array(here: Here) -> None:
+    here.up()
+    here.run("submit", "--array", "0-2%1", "--", "sleep", "1000")
+    for verb in ("cancel", "hold"):
+        dry = here.run("job", verb, "job-1", "--dry-run")
+        assert words(f"fleet.would_{verb}_tasks", job="job-1", tasks=3) in dry.stdout, dry
+    here.run("job", "cancel", "job-1_2")
+    assert (
+        words("fleet.would_cancel_tasks", job="job-1", tasks=2)
+        in here.run("job", "cancel", "job-1", "--dry-run").stdout
+    )
+    here.run("job", "cancel", "job-1")
+
+
 def test_a_stranger_without_the_token_cannot_submit(here: Here) -> None:
     url = here.up()["url"]
     here.env["BRIMFUL_TOKEN"] = "guess"

@@ -209,7 +209,8 @@ def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Of
         assert reason["code"] == code
         assert values.items() <= reason.items()
     assert one_office.submit("red", priority="background").status_code == 201
-    for may in ({"gpu_types": ["h100", "a100"]}, {}):  # one of its types, or one that comes later, has room
+    mays: tuple[dict[str, Any], ...] = ({"gpu_types": ["h100", "a100"]}, {})
+    for may in mays:  # one of its types, or one that comes later, has room
         assert one_office.submit("red", gpus=2, **may).status_code == 201
 
 

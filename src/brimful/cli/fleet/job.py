@@ -23,7 +23,7 @@ from brimful.client.answers import (
 )
 from brimful.client.client import Client
 from brimful.client.shown import command_line, is_stuck, measured_said
-from brimful.errors import BadInput, BrimfulError, Refused, WorldFailed
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import Number, Quoted, Seconds, Several, Usd, count, either, say, told, verbatim, words
 from brimful.language.printable import all_printable, harmless, printable
 from brimful.units import spans
@@ -269,19 +269,27 @@ def _one_of_several(client: Client, name: str, *, dry_run: bool) -> Answer:
 
 def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:
     if dry_run:
-        job = _unfinished(client, name)
+        job, tasks = _unfinished(client, name)
+        if tasks:
+            return Answer(job, words("fleet.would_cancel_tasks", job=name, tasks=tasks))
         return Answer(job, words("fleet.would_cancel", job=name, verb=does(job["phase"])))
     job = client.cancel(name)
     is_over = job["phase"] == "cancelled"
     return Answer(job, words("fleet.job_cancelled" if is_over else "fleet.being_stopped", job=name))
 
 
-def _unfinished(client: Client, name: str) -> JobAnswer:
-    """The job, refused in the server's words if it is over, or all tasks of the array are."""
-    job = client.job(name)
-    tasks = job["array_tasks"] if job["array"] == name else None
-    if job["ended_s"] is None or (tasks is not None and not set(tasks["phases"]) <= OVER):
-        return job
+def _unfinished(client: Client, name: str) -> tuple[JobAnswer, int]:
+    """The job, and of an array how many tasks are not over; refused in the server's words if all is over."""
+    try:
+        job, tasks = client.job(name), None
+    except NotFound as error:
+        if error.code != "is_array":
+            raise
+        (job,) = client.jobs(array=name, fold=True, limit=1)
+        tasks = job["array_tasks"]
+    going = sum(n for phase, n in tasks["phases"].items() if phase not in OVER) if tasks else 0
+    if going or (tasks is None and job["ended_s"] is None):
+        return job, going
     verb = does("ended" if tasks else job["phase"])
     raise Refused(say("server.job_already", name=name, verb=verb))
 
@@ -289,7 +297,9 @@ def _unfinished(client: Client, name: str) -> JobAnswer:
 def hold(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        job = _unfinished(client, args.job)
+        job, tasks = _unfinished(client, args.job)
+        if tasks:
+            return Answer(job, words("fleet.would_hold_tasks", job=args.job, tasks=tasks))
         code = "fleet.would_stop_and_hold" if job["node"] else "fleet.would_hold"
         return Answer(job, words(code, job=args.job, verb=does(job["phase"])))
     job = client.hold(args.job, args.reason)
@@ -306,7 +316,7 @@ def release(args: argparse.Namespace) -> Answer:
 def move(args: argparse.Namespace) -> Answer:
     client = Client()
     site = "" if args.to == "any" else args.to
-    before = _unfinished(client, args.job) if args.dry_run else client.job(args.job)
+    before = _unfinished(client, args.job)[0] if args.dry_run else client.job(args.job)
     leaves = printable(before["site"]) if site and before["site"] and before["site"] != site else ""
     if args.dry_run:
         facts = {"job": args.job, "verb": does(before["phase"]), "site": args.to}
