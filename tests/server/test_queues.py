@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.queues import read_queues
+from brimful.client.shown import STUCK
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.queues import Quota
 from brimful.language import say, told, verbatim
@@ -212,6 +213,19 @@ def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Of
     mays: tuple[dict[str, Any], ...] = ({"gpu_types": ["h100", "a100"]}, {})
     for may in mays:  # one of its types, or one that comes later, has room
         assert one_office.submit("red", gpus=2, **may).status_code == 201
+
+
+def test_a_job_above_each_types_limit_is_said_to_wait_for_ever(one_office: Office) -> None:
+    one_office.put({"queue": "red", "gpus": 4, "type_gpus": {"h100": 1, "a100": 2}})
+    both, one_too_many = one_office.job("red", gpus=2), one_office.job("red", gpus=3)
+    later = one_office.job("red", gpus=2)
+    one_office.decide()
+    assert one_office.phase(both) == "running"
+    never, wait = one_office.why(one_too_many), one_office.why(later)
+    limit = {"queue": "red", "gpu": "a100", "gpus": 3, "most": 2}
+    assert never == {"code": "scheduler.above_queue_type", **limit}
+    assert never["code"].startswith(STUCK)
+    assert wait["code"] == "scheduler.type_limit", "room for it will be free when the first ends"
 
 
 def test_an_operator_is_told_what_the_fleet_has_too_little_of(one_office: Office) -> None:

@@ -53,13 +53,18 @@ class Limits:
         if quota is None or not quota.type_gpus or not types:
             return None
         found = [self._over_one(quota, job, gpu) for gpu in sorted(types)]
-        return None if None in found else found[0]
+        over = [said for said in found if said is not None]
+        if len(over) < len(found):
+            return None
+        return next((said for said in over if said.code == "scheduler.type_limit"), over[0])
 
     def _over_one(self, quota: Quota, job: Job, gpu: str) -> Sentence | None:
         most = dict(quota.type_gpus).get(gpu)
         held = self._by_type[quota.queue, gpu]
         if most is None or held + job.gpus <= most:
             return None
+        if job.gpus > most:
+            return say("scheduler.above_queue_type", queue=quota.queue, gpu=gpu, gpus=job.gpus, most=most)
         return say("scheduler.type_limit", queue=quota.queue, gpu=gpu, held=held, gpus=job.gpus, most=most)
 
     def open(self, job: Job, pools: Sequence[Pool]) -> list[Pool]:

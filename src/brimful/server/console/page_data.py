@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from brimful.client.answers import BillAnswer, BudgetAnswer, MeasuredAnswer, WhyAnswer
-from brimful.client.shown import measured_said
+from brimful.client.shown import STUCK, measured_said
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.state import OVER, JobState
 from brimful.language import Sentence, say, told, verbatim, words
@@ -33,15 +33,6 @@ TENANTS_SHOWN = 8
 BILLS_SHOWN = 40
 COMMAND_CHARS = 72
 TITLE_CHARS = 2000
-NEVER = (  # reasons that waiting does not end
-    "scheduler.too_large_for_node",
-    "scheduler.too_large_for_hosts",
-    "scheduler.too_wide_nvlink",
-    "scheduler.too_wide_node",
-    "scheduler.too_wide_rack",
-    "scheduler.too_wide_pool",
-    "scheduler.no_such_gpus",
-)
 
 
 def live_page(reader: Reader, who: Principal, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -122,7 +113,7 @@ def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
 def _is_stuck(why: WhyAnswer) -> bool:
     """Whether it waits for more than the fleet has, and not for its turn."""
     reason = (why["waiting_code"] or {}).get("reason")
-    return isinstance(reason, Mapping) and reason.get("code") in NEVER
+    return isinstance(reason, Mapping) and str(reason.get("code")).startswith(STUCK)
 
 
 def _predicted_here(view: Mapping[str, Any]) -> Mapping[str, float | None]:
