@@ -22,18 +22,18 @@ from brimful.fleet.events import (
     SiteLost,
 )
 from brimful.fleet.queues import Quota
-from brimful.language import Percent, Usd, language, say, verbatim
+from brimful.language import Percent, Usd, language, say, told, verbatim
 from brimful.market.invoice import day_of
 from brimful.market.periods import period_at
 from brimful.scheduler.policies import read_policy
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
-from brimful.server.auth import form_key
+from brimful.server.auth import EVERYBODY, Principal, form_key
 from brimful.server.console.market_charts import size_shape
 from brimful.server.rehearsing.rehearser import RehearsalTerms, Rehearser
 from brimful.server.service.service import Service
 from brimful.server.views.attention import attention_view
-from tests.server.builders import OPERATOR, MemoryHistory
+from tests.server.builders import OPERATOR, MemoryHistory, bearer
 from tests.server.test_actions import signed_in
 from tests.server.test_auth import House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
@@ -122,6 +122,18 @@ def test_every_number_of_a_page_is_the_apis(desk: Desk) -> None:  # noqa: F811
     page = words(desk.html("/operate"))
     assert all(event["kind"] in page for event in data(desk, "/v1/events?after=-40")["events"])
     assert all(token["token"] in page for token in data(desk, "/v1/tokens")["tokens"])
+
+
+def test_operate_notes_quotas_beyond_the_fleet_and_tokens_of_people_who_left(desk: Desk) -> None:  # noqa: F811
+    desk.service.submissions.set_queues((Quota(queue="red", gpus=999),), by="op")
+    bearer(desk.access, "viewer", "red", name="ann")
+    op = Principal(token="", name="op", roles={EVERYBODY: "operator"})
+    desk.access.set_role(op, "ann", "red", None)
+    (note,) = {note for queue in data(desk, "/v1/queues")["queues"] for note in queue["notes"]}
+    page = words(desk.html("/operate"))
+    assert "999" in note
+    assert note in page
+    assert told(say("operate.left_team", name="ann", tenant="red")) in page
 
 
 def test_a_silent_site_and_a_bad_day_stand_on_the_first_page(desk: Desk) -> None:  # noqa: F811

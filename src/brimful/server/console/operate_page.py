@@ -64,11 +64,13 @@ class Operate:
         deeds = self._access.deeds(who, before=before, limit=DEEDS_SHOWN)
         more = page_after(int(str(deeds[-1]["seq"]))) if len(deeds) == DEEDS_SHOWN else None
         events = events_for(self._reader, who, after=-EVENTS_SHOWN, limit=EVENTS_SHOWN)["events"]
+        tokens = [each for each in self._access.tokens(who) if each.revoked_s is None]
         return {
             "policy": self._policy(who),
             "cloud": _cloud(self._reader) if who.may("operator") else None,
             "queues": queues_view(self._reader, who),
-            "tokens": [each for each in self._access.tokens(who) if each.revoked_s is None],
+            "tokens": tokens,
+            "left": self._access.left_behind(tokens),
             "users": self._access.users(who),
             "deeds": [{**each, **_deed_said(each)} for each in deeds],
             "next": "/operate?" + urlencode({"cursor": more}) if more else "",
