@@ -18,7 +18,7 @@ def test_a_job_larger_than_the_fleet_says_that_waiting_does_not_help(desk: Desk)
     desk.submit(gpus=2)
     desk.service.driver.tick()
     page = words(desk.html("/jobs/job-1"))
-    assert "It cannot start on this fleet as it is: waiting does not help." in page
+    assert "It cannot start with the fleet and its queue as they are: waiting does not help." in page
     assert "go first" not in page
     assert "waiting does not help" not in desk.html("/jobs/job-2")
 

@@ -250,7 +250,8 @@ def test_a_type_that_nobody_knows_is_refused_with_those_of_the_fleet(one_office:
         assert (answer.status_code, error["code"], error["reason"]["name"]) == (404, "unknown_gpu", asked)
         assert "a100, h100" in error["hint"]
         assert near in error["hint"]
-    one_office.job("red", gpu_types=["rtx-4070"])  # a real card that may be bought some day
+    for real in ("rtx-4070", "v100"):  # one card that may be bought some day, and a name of several
+        one_office.job("red", gpu_types=["a100", real])
 
 
 def test_a_site_that_does_not_answer_may_have_a_type_that_nobody_knows(one_office: Office) -> None:

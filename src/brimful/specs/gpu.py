@@ -97,6 +97,15 @@ def _without_its_size(text: str, unknown: NotFound) -> Gpu:
     return card
 
 
+def is_in_catalog(text: str) -> bool:
+    """Whether a card is meant by it, or several: 'a100'."""
+    try:
+        find_gpu(text)
+    except NotFound as error:
+        return error.code == "ambiguous_gpu"
+    return True
+
+
 def slips_of_gpus(text: str) -> list[str]:
     """The cards one keystroke away from a name that no card has: it is surely a slip.
 

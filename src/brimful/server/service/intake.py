@@ -20,7 +20,7 @@ from brimful.language.near import similar, slips_of
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.promise import Slot, answer, slot_of
 from brimful.server.service.reader import Reader
-from brimful.specs.gpu import all_gpus, slips_of_gpus
+from brimful.specs.gpu import is_in_catalog, slips_of_gpus
 
 
 @dataclass(slots=True)
@@ -266,7 +266,7 @@ def _unknown_gpu(job: Job, reader: Reader) -> NotFound | None:
 
     The catalog's types may be bought some day; a site that does not answer, or has no node now, may have any.
     """
-    asked = set(job.gpu_types) - {gpu.name for gpu in all_gpus()}
+    asked = {name for name in job.gpu_types if not is_in_catalog(name)}
     if not asked:
         return None
     fleet = reader.fleet
