@@ -18,7 +18,7 @@ from statistics import median
 
 from brimful.accuracy.runs import read_rows
 from brimful.accuracy.score import COUNTERS, Errors, Report, Scored, report, score, summed
-from brimful.fit import overhead, roofline
+from brimful.fit import cache, roofline
 from brimful.fit.roofline import NODE_GPUS, RATES, Rates
 from brimful.specs.estimate import Interval
 from brimful.units import GIB
@@ -269,19 +269,24 @@ def one_number_table(scored: Sequence[Scored]) -> str:
 
 
 def constants_table() -> str:
-    cache = ", ".join(
+    untraced = ", ".join(
         f"{value[1]:.0%}"
-        for value in (overhead.CACHE_FRAC, overhead.COMPILED_CACHE_FRAC, overhead.CHECKPOINTED_CACHE_FRAC)
+        for value in (cache.GATHERED_CACHE_FRAC, cache.COMPILED_CACHE_FRAC, cache.CHECKPOINTED_CACHE_FRAC)
     )
     rows = [
         ["speed: all of `Rates`", str(len(fields(Rates))), "tokens per second of the runs scored here"],
         [
-            f"memory: allocator cache ({cache})",
+            f"memory: allocator cache ({cache.RECOMPUTED_FRAC:.0%}, {cache.GRADIENT_FRAC:.0%})",
+            "2",
+            "traces alone: the open half of the oracle table",
+        ],
+        [
+            f"memory: allocator cache, compiled or sharded by ZeRO-3 ({untraced})",
             "3",
             "reserved memory of runs scored here (titan, fsdpq, user)",
         ],
         [
-            f"memory: cache of varying lengths ({overhead.VARYING_CACHE_FRAC[1]:.0%})",
+            f"memory: cache of varying lengths ({cache.VARYING_CACHE_FRAC[1]:.0%})",
             "1",
             "traces alone: replays of drawn lengths",
         ],

@@ -23,16 +23,12 @@ from brimful.fit.activations import (
     logits_bytes_per_number,
     quantized_inputs_bytes,
 )
+from brimful.fit.cache import cached_bytes, spare_bytes
 from brimful.fit.count import output_parameters
 from brimful.fit.formats import FP32_BYTES, number_bytes
 from brimful.fit.overhead import (
-    CACHE_FRAC,
-    CHECKPOINTED_CACHE_FRAC,
-    COMPILED_CACHE_FRAC,
-    VARYING_CACHE_FRAC,
     context_bytes,
     others_item,
-    rounding_frac,
     workspace_bytes,
 )
 from brimful.fit.stages import Stage, pipeline_stages
@@ -106,15 +102,16 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
 
     moments = _moments(model, training)
     peak, first = max(moments, key=bytes_at), max(moments, key=first_bytes_at)
+    most = max(map(moving_at, moments))
     # The allocator's cache is left over from every moment of the step, not only from the peak.
-    reserve = _reserve(model, training, max(map(moving_at, moments)), gathered.bytes)
+    reserve = cached_bytes(model, training, most, gathered.bytes)
     shares = _TRAINED_FRAC if training.tuning == "full" else _FROZEN_FRAC
     allocated = _allocated(bytes_at(peak), moving_at(peak), shares)
     reserved = allocated.with_each(reserve, add)
     first_reserved = _allocated(first_bytes_at(first), moving_at(first), shares).with_each(reserve, add)
     context = context_bytes(gpu, gpus=training.gpus, lazy=training.torch.lazy_loading)
     room = gpu.memory_bytes - others.bytes - round(reserved.likely + context.likely)
-    spare = _spare(training, max(map(moving_at, moments)), reserve, room)
+    spare = spare_bytes(training, most, reserve, room)
     casts = Item("weight_casts", peak.casts, say("fit.why_weight_casts", dtype=training.dtype))
     left = Item("activations_last_step", peak.left, say("fit.why_quantized_inputs"))
     cached = say("fit.why_allocator_cache_lengths" if spare.likely else "fit.why_allocator_cache")
@@ -270,28 +267,3 @@ def _logits_why(model: Model, training: Training, moment: Moment) -> Sentence:
 def _allocated(total: int, moving: int, shares: tuple[float, float]) -> Interval:
     less, more = shares
     return Interval(round(total - less * moving), total, round(total + more * moving))
-
-
-def _reserve(model: Model, training: Training, moving: int, gathered: int) -> Interval:
-    """What the allocator holds beyond what is allocated."""
-    shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
-    rounding = rounding_frac(training.micro_tokens * model.width * number_bytes(training))
-    if training.checkpointing == "full" and not training.compiled:
-        # Recomputed in a different order than they were freed, activations leave more holes.
-        shares, rounding, moving = CHECKPOINTED_CACHE_FRAC, 0.0, moving + gathered
-    return Interval(*(round((share + rounding) * moving) for share in shares))
-
-
-def _spare(training: Training, moving: int, reserve: Interval, room: int) -> Interval:
-    """Cache beyond the usual if micro-steps differ in length: at most what the card has room for.
-
-    When the driver has no memory left, PyTorch releases free segments, so a full card does not fail because
-    of it. In full training, gradients and the optimizer's copies use the same space: assumed to be enough,
-    not shown.
-    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks before it gives up.
-    """
-    varying = training.framework.varying_lengths and not training.even_lengths
-    if not varying or training.tuning == "full" or room <= 0:
-        return Interval(0, 0, 0)
-    ends = zip(VARYING_CACHE_FRAC, (reserve.low, reserve.likely, reserve.high), strict=True)
-    return Interval(*(min(room, max(0, round(share * moving - usual))) for share, usual in ends))

@@ -1,4 +1,4 @@
-"""Memory that no tensor accounts for: workspaces, the allocator's cache, the CUDA context, other programs."""
+"""Memory that no tensor accounts for: workspaces, the CUDA context, other programs."""
 
 from __future__ import annotations
 
@@ -8,38 +8,11 @@ from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
 from brimful.units import GIB, MIB
 
-# What the caching allocator holds beyond the memory allocated and freed within a step: low, likely, high.
-# Source: steady language-model loops report reserved/allocated of 1.0 to 1.1; a nanoGPT process on an RTX
-# 4070 held about a fifth more than the tensors derived here. CUDA graphs or many shapes hold far more.
-CACHE_FRAC = (0.01, 0.07, 0.20)
-# Compiled code asks for fewer blocks: torchtitan's 8B run reserved 5.4 GiB less compiled than eager, with the
-# same tensors kept and the same loss.
-COMPILED_CACHE_FRAC = (0.01, 0.04, 0.20)
-# The same for eager checkpointed runs, counting weights gathered from shards as moving too. Source: published
-# FSDP and LoRA runs that reserved 0.34 to 0.44 of it beyond what is allocated, one small one 1.1
-# (AnswerDotAI/fsdp_qlora benchmarks).
-CHECKPOINTED_CACHE_FRAC = (0.05, 0.38, 0.60)
-# The same for frozen models whose micro-steps differ in length: every size comes in hundreds of variants, a
-# block freed by a short one is too small for a longer one, and PyTorch asks the driver for another. Source:
-# traced LoRA steps of two Llama layouts with checkpointing, their sizes scaled to 600 to 1,000 drawn lengths
-# and replayed through the allocator: lowest, middle and highest of ten (decision 57).
-VARYING_CACHE_FRAC = (0.70, 2.40, 3.00)
-
 NCCL_BYTES = 1.5 * GIB
 EAGER_LOADING = 2.3  # the middle of the three published ratios, below
 LEAST_CONTEXT_BYTES = 0.22 * GIB  # the lowest published value
 
 _HOPPER_YEAR = 2022
-
-
-def rounding_frac(block_bytes: int) -> float:
-    """Share of memory lost to whole segments when blocks are small.
-
-    The allocator rounds segments to 2 MiB and carves blocks below 10 MiB out of 20 MiB ones, so a block loses
-    about one MiB on average: negligible for a large model, several per cent for a small one.
-    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, kRoundLarge, kMinLargeAlloc, kLargeBuffer.
-    """
-    return min(0.08, MIB / block_bytes)
 
 
 def workspace_bytes(gpu: Gpu) -> int:

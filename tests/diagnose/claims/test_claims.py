@@ -77,7 +77,7 @@ def test_a_format_the_card_lacks_is_refused_not_judged_at_another_rate() -> None
 
 
 def test_a_saving_too_small_to_be_sure_of_does_not_make_a_claim_true() -> None:
-    words = ["framework=litgpt", "precision=bf16", "gpus=4", "sharding=none", "batch_size=1", "seq_len=1024"]
+    words = ["framework=litgpt", "precision=bf16", "gpus=4", "sharding=none", "batch_size=2", "seq_len=1024"]
     judged = CLAIMS["compile_off"](
         Case(read(None, model="pythia-410m", overrides=words), CARD, correction=None)
     )
