@@ -22,9 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from brimful.specs.gpu import find_gpu
 from brimful.units import MIB
 
 TITLE = "Traces beside real cards"
-TABLES = ("cards", "cards-oom")
+TABLES = ("cards", "cards-oom", "cards-chance")
 SHARED = Path(os.environ.get("BRIMFUL_SHARED_DATA", ROOT.parent / "shared" / "data"))
 DATA = SHARED / "runs" / "xmem_measured.csv"
 CARDS = {
@@ -132,7 +134,7 @@ def tables() -> dict[str, str]:
         command = [sys.executable, "-m", "bench.groups.cards", str(answers)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
         rows = json.loads(answers.read_text(encoding="utf-8"))
-    return {"cards": _errors(rows), "cards-oom": _verdicts(rows)}
+    return {"cards": _errors(rows), "cards-oom": _verdicts(rows), "cards-chance": _chances(rows)}
 
 
 def main(answers: Path) -> None:
@@ -162,10 +164,11 @@ def traced(row: dict[str, str]) -> dict[str, str]:
     with recording(cuda_device(gpu), steps=3) as recorder, suppress(EnoughSteps):
         training(row)
     found = report(recorder.tape, recorder.costs, gpu)
-    assert not found.doubts, found.doubts
+    assert found.chance is not None, found.doubts
     return {
         "estimate_brimful_mib": f"{found.reserved_bytes / MIB:.1f}",
         "brimful_says_oom": "yes" if found.out_of_memory else "no",
+        "brimful_chance": f"{found.chance:.4f}",
     }
 
 
@@ -273,6 +276,17 @@ def _verdicts(rows: Sequence[dict[str, str]]) -> str:
         out = [row for row in told if row["oom"] == "yes"]
         cells.append([who, *(_right(some, who) for some in (told, out))])
     return markdown(["verdicts", "right", "right where the run did not fit"], cells)
+
+
+def _chances(rows: Sequence[dict[str, str]]) -> str:
+    """How many runs ran out of memory, by the chance that their trace gave."""
+    ends = (0, 0.05, 0.5, 0.95, 1)
+    cells = []
+    for place, (low, high) in enumerate(pairwise(ends), start=1):
+        inside = [row for row in rows if max(1, bisect_left(ends, float(row["brimful_chance"]))) == place]
+        out = sum(row["oom"] == "yes" for row in inside)
+        cells.append([f"{100 * low:.0f} to {100 * high:.0f} %", f"{len(inside)}", f"{out}"])
+    return markdown(["chance of running out", "runs", "ran out"], cells)
 
 
 def _right(rows: Sequence[dict[str, str]], who: str) -> str:

@@ -58,12 +58,13 @@ def test_logits_of_a_large_vocabulary_are_named_with_the_line_that_makes_them() 
     assert "programs.py" in peak.peak_at["line"]
     assert peak.top_holders[0].category == "logits_loss"
     assert peak.fixes[0]["name"] == "loss"
+    assert (peak.fits, peak.chance) == (True, 0)
 
 
 def test_a_card_too_small_names_the_op_the_line_and_the_settings_that_save_it() -> None:
     peak = brimful.trace(a_training(lambda: Gpt(vocab=50304), batch=96, tokens=1024), gpu="rtx-4070")
 
-    assert not peak.fits
+    assert (peak.fits, peak.chance) == (False, 1)
     failure = peak.out_of_memory
     assert failure is not None
     assert failure["wanted_bytes"] > failure["free_bytes"]
@@ -78,6 +79,7 @@ def test_the_answer_is_json_and_has_what_programs_match() -> None:
     assert {
         "peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "items", "peak_at", "values_invented",
         "rules_fired", "timeline", "first_step", "steady_step", "out_of_memory", "speed",
+        "chance_of_running_out",
     } <= set(data)  # fmt: skip
     assert max(data["timeline"]["allocated_bytes"]) == data["peak_allocated_bytes"]
 

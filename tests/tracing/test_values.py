@@ -140,7 +140,7 @@ def doubts(trace: Trace) -> set[str]:
 def test_an_empty_batch_never_fits() -> None:
     trace = traced(training(lambda: torch.zeros(0, 64)))
 
-    assert (trace.verdict, trace.fits) == ("cannot_tell", False)
+    assert (trace.verdict, trace.fits, trace.chance) == ("cannot_tell", False, None)
     assert "tracing.doubt_empty_batch" in doubts(trace)
 
 

@@ -13,6 +13,7 @@ from brimful.language import Sentence, as_asked, say
 from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
 from brimful.specs.parts import Part
+from brimful.tracing.chance import chance
 from brimful.tracing.fixes import fixes_for
 from brimful.tracing.items import (
     Holder,
@@ -69,6 +70,7 @@ class Trace:
     reserved_bytes: int
     device_bytes: int
     context: Interval
+    chance: float | None  # of running out of memory; None: the trace does not know enough for one
     least: Counters  # with everything inside compiled graphs fused; the same if nothing is compiled
     first_step: Counters
     steady_step: Counters
@@ -110,6 +112,7 @@ class Trace:
             "peak_allocated_bytes": self.allocated_bytes,
             "peak_reserved_bytes": self.reserved_bytes,
             "context_bytes": self.context.as_dict(),
+            "chance_of_running_out": None if self.chance is None else round(self.chance, 4),
             "least": asdict(self.least),
             "first_step": asdict(self.first_step),
             "steady_step": asdict(self.steady_step),
@@ -172,6 +175,9 @@ def report(
     live = live_at(tape, peak)
     parts = by_category(tape, live, category)
     least = _least(tape, category, conf, total)
+    unknown = doubts(tape, flops=sum(cost.flops for step in costs.values() for cost in step.values()))
+    unknown += _doubt_of_fusion(_fused(tape, category), conf, gpu, other=other, fails=failure is not None)
+    exact = not (unknown or rough or least != total or conf.memory_fraction)
     ends = tape.step_ends or [len(requests)]
     # The last complete step, after the one that made the optimizer's state.
     steady_from = ends[-2] if len(ends) > 1 else 0
@@ -187,6 +193,7 @@ def report(
         reserved_bytes=total.reserved_bytes,
         device_bytes=device,
         context=context,
+        chance=_chance(requests, conf, gpu, context, total) if exact else None,
         least=least,
         first_step=walk.peak(0, ends[0]),
         steady_step=walk.peak(steady_from, ends[-1]),
@@ -207,8 +214,7 @@ def report(
         events=len(tape.events),
         ops=tape.ops,
         notes=tuple(tape.notes.values()),
-        doubts=doubts(tape, flops=sum(c.flops for step in costs.values() for c in step.values()))
-        + _doubt_of_fusion(_fused(tape, category), conf, gpu, other=other, fails=failure is not None),
+        doubts=unknown,
         tape=tape,
     )
 
@@ -292,6 +298,13 @@ def _items(parts: dict[Part, int], total: Counters, *, peak_requested: int, devi
         "cuda_context": device - total.reserved_bytes,
     }
     return tuple(Item(code, size, why(code)) for code, size in (parts | outside).items())
+
+
+def _chance(
+    requests: Sequence[Request], settings: Settings, gpu: Gpu, context: Interval, total: Counters
+) -> float:
+    allocated, reserved = total.allocated_bytes, total.reserved_bytes
+    return chance(requests, settings, gpu, context, allocated_bytes=allocated, reserved_bytes=reserved)
 
 
 def _where(tape: Tape, event: int) -> dict[str, Any]:

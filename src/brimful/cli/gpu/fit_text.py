@@ -196,13 +196,13 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
         [
             f"{word}  {told(what)}",
             one_line if len(one_line) <= width() else f"  {needs}\n  {between}",
-            f"  {words('gpu.chance', chance=_chance(answer.chance))}",
+            f"  {words('gpu.chance', chance=chance_in_words(answer.chance))}",
             _filled(peak, "  "),
         ]
     )
 
 
-def _chance(chance: float) -> Sentence | Percent:
+def chance_in_words(chance: float) -> Sentence | Percent:
     """No more digits than are known."""
     if chance < _RARE:
         return say("gpu.less_than", frac=Percent(_RARE))

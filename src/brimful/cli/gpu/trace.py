@@ -10,6 +10,7 @@ from typing import Any
 from brimful.allocator import Settings
 from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
 from brimful.cli.commands import NO, YES, Answer, integer
+from brimful.cli.gpu.fit_text import chance_in_words
 from brimful.cli.render import bar, columns_of, paint, paragraph, table
 from brimful.language import (
     Number,
@@ -161,6 +162,9 @@ def _verdict(data: dict[str, Any], gpu: Gpu, script: str) -> str:
     lines = [f"{paint(told(word).upper(), style)}  {what}"]
     lines += [paint(_filled(said_again(doubt), "  "), "yellow") for doubt in data["doubt_codes"]]
     lines += [_filled(one, "  ") for one in (_headline(data), held)]
+    if data["chance_of_running_out"] is not None:
+        odds = chance_in_words(data["chance_of_running_out"])
+        lines.append(_filled(say("gpu.chance", chance=odds), "  "))
     failure = data["out_of_memory"]
     if failure:
         where = say("gpu.out_of_memory_in", step=failure["step"], where=_at(failure))
