@@ -233,7 +233,8 @@ def depth_of(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
     asked: dict[int, list[int]] = {}  # limit -> GPUs held, additional GPUs wanted
     for lease in fleet.leases_at.get(pool.site, {}).values():
         node = fleet.nodes.get(lease.node)
-        if node is not None and node.pool == pool and lease.phase != "ending":
+        is_bid = lease.phase != "ending" and not lease.reservation
+        if is_bid and node is not None and node.pool == pool:
             asked.setdefault(limit_of(fleet.jobs[lease.job].job, floor=floor), [0, 0])[0] += lease.size
     for state in fleet.waiting.values():
         if state.job.gpus and pool in fleet.able_pools(state.shape):
