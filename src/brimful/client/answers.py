@@ -371,6 +371,8 @@ class SpendDaysAnswer(TypedDict):
 
 class InvoiceAnswer(TypedDict):
     by: str
+    month: Annotated[str | None, "2026-03; null: since the first job"]
+    months: Annotated[list[str], "the months (UTC) with bills, newest first"]
     bills: list[BillAnswer]
     total_microusd: Usd
 
