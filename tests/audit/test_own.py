@@ -12,6 +12,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.audit.readers.own import OwnLog, read_log
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Paid, Part, Records, Run
+from brimful.audit.report import report
 from brimful.audit.sweep import sweep
 from brimful.fleet.events import (
     ArraySubmitted,
@@ -234,3 +235,22 @@ def test_a_second_try_on_the_same_card_does_not_hide_the_first(tmp_path: Path) -
     records = read([str(tmp_path)], Asked())
 
     assert records.activity["j", "n1", 3] == [(400, 500, "working"), (5000, 5100, "working")]
+
+
+def test_what_a_job_wasted_costs_what_its_place_cost_or_is_unknown() -> None:
+    records = Records(
+        paid=[
+            Paid(place="n0", gpu="h100", gpus=8, microusd=16_000_000, start_s=0, end_s=3600),
+            Paid(place="n0", gpu="h100", gpus=8, microusd=32_000_000, start_s=3600, end_s=7200),
+            Paid(place="n1", gpu="a100", gpus=8, start_s=0, end_s=3600),
+        ]
+    )
+    for job, places in (("one", ["n0"]), ("two", ["n1"]), ("both", ["n0", "n1"])):
+        parts = tuple(Part(place=place, gpus=2) for place in places)
+        records.runs.append(Run(job=job, start_s=0, end_s=1800, parts=parts, outcome="lost"))
+    told = report(records, sweep(records, start_s=0, end_s=7200))
+    # Two GPUs for half an hour, where an hour of one cost 3 dollars on average.
+    wasted = {each["job"]: each["wasted_usd"] for each in told["jobs"]}
+    assert wasted == {"one": 3.0, "two": None, "both": None}
+    kept = next(each for each in told["leaves"] if each["path"] == "allocated.lost.unknown" and each["gpu_h"])
+    assert kept["gpu_h"] == 1 + 1 + 2

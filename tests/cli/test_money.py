@@ -81,6 +81,10 @@ def test_a_bid_is_raised_a_budget_set_and_the_price_shown(tmp_path: Path) -> Non
         bills = server.ask("invoice")["bills"]
         assert {bill["of"] for bill in bills} == {"a", "b"}
         assert bills == server.ask("invoice", "--data", str(tmp_path / "data"))["bills"]
+        (month,) = server.ask("invoice")["months"]
+        for from_log in ((), ("--data", str(tmp_path / "data"))):
+            assert server.ask("invoice", "--month", month, *from_log)["bills"] == bills
+            assert server.ask("invoice", "--month", "1999-12", *from_log)["bills"] == []
         assert {bill["idle_microusd"] for bill in bills} == {None}
         assert all(job in said(server, "invoice", "--by", "job", code=0) for job in (first, second))
         for by in ("team", "user", "job", "site", "gpu", "day"):

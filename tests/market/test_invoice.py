@@ -141,6 +141,34 @@ def test_bills_kept_line_by_line_are_the_sums_of_the_lines_of_the_teams_that_are
             assert sum(bill.microusd for bill in sums.bills(by, wanted.__contains__)) == total
 
 
+def test_a_months_bill_has_the_leases_that_ended_in_it_and_months_add_up_to_the_whole() -> None:
+    days = ("2026-02-28", "2026-03-01", "2026-03-31", "2026-04-01")
+    found = [
+        Line(
+            team="ab"[i % 2],
+            job=f"j{i}",
+            lease=f"j{i}.1",
+            site="s",
+            gpu="h100",
+            gpu_s=1,
+            microusd=10**i,
+            day=day,
+        )
+        for i, day in enumerate(days)
+    ]
+    sums = Sums("team", "gpu")
+    sums.add(found)
+    assert [(bill.of, bill.microusd) for bill in sums.bills("team", month="2026-03")] == [
+        ("a", 100),
+        ("b", 10),
+    ]
+    assert [bill.microusd for bill in sums.bills("gpu", month="2026-03")] == [110]
+    assert sums.bills("team", month="2026-05") == []
+    assert sums.months("team") == ["2026-04", "2026-03", "2026-02"]
+    assert sums.months("team", "a".__eq__) == ["2026-03", "2026-02"]
+    assert sum(sums.bills("gpu", month=each)[0].microusd for each in sums.months("gpu")) == 1111
+
+
 def test_checkpoints_that_were_moved_are_on_the_bill_to_the_micro_dollar() -> None:
     granted = LeaseGranted(
         at_s=0,

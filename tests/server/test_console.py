@@ -142,9 +142,9 @@ def test_what_is_not_measured_says_unknown_and_why_once(desk: Desk) -> None:
     html = desk.html()
 
     assert f"<code>{desk.service.reader.policy}</code>" in html
-    assert html.count('<dd class="unknown">') == 2  # its memory and its compute
+    assert html.count("in use are not measured here.") == html.count("not checked that they exist") == 1
     assert "None" not in html
-    assert re.findall(r"<dt>(declared|found|unknown)</dt><dd>\w", html) == ["declared", "unknown"]
+    assert re.findall(r'<span class="mark">(\w+)</span>', html) == ["declared"]
 
 
 def test_a_waiting_job_says_why_with_numbers(desk: Desk) -> None:

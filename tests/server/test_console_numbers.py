@@ -85,6 +85,7 @@ def test_every_number_on_every_page_is_in_the_api(demo: Demo) -> None:
         "/market": [],
         "/teams": [data("invoice?by=team"), data("spend/days")],
         "/teams?by=gpu": [data("invoice?by=gpu"), data("spend/days?by=gpu")],
+        "/teams?by=user&month=2026-03": [data("invoice?by=user&month=2026-03")],
         "/audit?days=7": [data(f"audit/usage?from_s={end_s - 7 * 86400}&to_s={end_s}")],
         "/operate": [data("policy")],
         f"/jobs/{failed}": [data(f"jobs/{failed}"), data(f"jobs/{failed}/why"), data("fit", text=OOM)],
@@ -122,8 +123,36 @@ def test_chances_on_the_market_page_are_in_the_api(demo: Demo) -> None:
             assert all(EN.text(Percent(chance)) in page for chance in bid["stays"].values())
         assert "Error of earlier chances" in page
         assert "needs 168 h" not in page
+        _chances_where_a_job_is_read(demo, http)
     finally:
         records[pool] = young
+
+
+def _chances_where_a_job_is_read(demo: Demo, http: TestClient) -> None:
+    """On the page of a job that bids, and where one is checked before it is submitted."""
+    named = {state.job.name: state.job.job for state in demo.service.reader.fleet.jobs.values()}
+    job = named["sim2real sweep"]
+    why = http.get(f"/v1/jobs/{job}/why").json()["data"]
+    (chance,) = [pool["chance"] for pool in why["pools"] if pool["gpu"] == "l40s"]
+    assert chance["limit_microusd_per_gpu_hour"] == 1_100_000
+    page = http.get(f"/jobs/{job}").text
+    assert "stays at or below its limit of $1.10" in page
+    assert all(f"<strong>{EN.text(Percent(each))}</strong>" in page for each in chance["stays"].values())
+    reserved = http.get(f"/v1/jobs/{named['whisper-large']}/why").json()["data"]["pools"]
+    assert {pool["chance"] for pool in reserved} == {None}  # a reservation does not bid
+
+    token = demo.person("kim", "robotics", "submitter")
+    browser = TestClient(demo.app, base_url="http://127.0.0.1", headers={"accept-language": "en"})
+    browser.post("/console/enter", data={"token": token})
+    key = re.findall(r'name="form_key" value="(\w+)"', browser.get("/submit").text)[0]
+    job_file = "command: python a.py\nfolder: /data\ngpu: l40s\n"
+    form = {"form_key": key, "edited": "file", "file": job_file, "part": "1"}
+    checked = http.post("/v1/jobs/check", json={"text": job_file}).json()["data"]
+    (chance,) = [pool["chance"] for pool in checked["pools"] if pool["gpu"] == "l40s"]
+    assert {pool["chance"] for pool in checked["pools"] if pool["gpu"] != "l40s"} == {None}
+    shown = browser.post("/submit/check", data=form).text
+    assert f"limit of {EN.text(Usd(chance['limit_microusd_per_gpu_hour']))}" in shown
+    assert all(f"<strong>{EN.text(Percent(each))}</strong>" in shown for each in chance["stays"].values())
 
 
 def _adds_up(text: str, known: set[str]) -> bool:

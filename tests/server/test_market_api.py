@@ -156,7 +156,7 @@ def test_the_chance_of_each_bid_is_told_to_its_team_and_of_each_limit_to_all(sho
     assert theirs in page
     assert f"/jobs/{mine}" not in page
     assert "Error of earlier chances" in page
-    for code, said in (("de", "Gebote deiner Teams"), ("fr", "Enchères de vos équipes")):
+    for code, said in (("de", "Gebote deiner Gruppen"), ("fr", "Enchères de vos équipes")):
         assert said in shop.http.get("/market", headers={**shop.a, "accept-language": code}).text
     assert shop.http.get("/v1/forecast?limit_microusd=0", headers=shop.a).status_code in (400, 422)
 
@@ -306,6 +306,15 @@ def test_an_invoice_from_the_server_adds_up_and_shows_one_only_what_is_ones_own(
     (mine,) = shop.ask("GET", "/v1/invoice?by=job", shop.b)[1]["bills"]
     assert mine["name"] == shop.service.reader.job(two).job.name == "ours"
     assert (mine["of"], mine["failed_microusd"], mine["idle_microusd"]) == (two, 4 * USD, None)
+    (month,) = all_of_it["months"]
+    assert month == "1970-01"
+    assert shop.ask("GET", f"/v1/invoice?month={month}", shop.a)[1]["total_microusd"] == 4 * USD
+    assert shop.ask("GET", "/v1/invoice?by=job&month=1970-02", shop.a)[1]["bills"] == []
+    assert shop.ask("GET", "/v1/invoice?month=1970-13", shop.a)[0] == 422
+    assert (
+        "brimful-team-1970-01.csv"
+        in shop.http.get(f"/v1/invoice.csv?month={month}", headers=shop.a).headers["content-disposition"]
+    )
     shop.submit(shop.a)
     shop.tick()
     assert shop.ask("GET", "/v1/invoice", shop.operator)[1]["total_microusd"] == 8 * USD

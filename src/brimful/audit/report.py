@@ -154,6 +154,7 @@ def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
     wasted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     by_user: defaultdict[str, Counter[str]] = defaultdict(Counter)
     who: dict[str, Run] = {}
+    prices, money = _prices(records, found), defaultdict[str, list[float | None]](list)
     for run in records.runs:
         start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
         there = [part for part in run.parts if pooled or part.place in places]
@@ -163,14 +164,44 @@ def _top(records: Records, found: Swept) -> dict[str, list[dict[str, Any]]]:
                     why = "lost" if run.outcome == "lost" else leaf.rpartition(".")[2]
                     wasted[run.job][why] += n * (b - a)
                     by_user[run.user][why] += n * (b - a)
+                    price = prices.get((part.place, run.gpu), prices.get((part.place, "")))
+                    money[run.job].append(None if price is None else price * n * (b - a))
                     who[run.job] = run
     jobs = [
-        {"job": job, "name": run.name, "user": run.user, "team": run.team, **_most(wasted[job])}
+        {"job": job, "name": run.name, "user": run.user, "team": run.team}
+        | {**_most(wasted[job]), "wasted_usd": _whole_usd(money[job])}
         for job in _worst(wasted)
         for run in (who[job],)
     ]
     by_user.pop("", None)
     return {"jobs": jobs, "users": [{"user": user, **_most(by_user[user])} for user in _worst(by_user)]}
+
+
+def _prices(records: Records, found: Swept) -> dict[tuple[str, str], float | None]:
+    """Micro-dollars per GPU-second by place and GPU type, and by a place with one type alone; None: unknown.
+
+    As in the tree, what a place cost is spread evenly over its GPU-seconds.
+    """
+    gpu_s: Counter[tuple[str, str]] = Counter()
+    cost: dict[tuple[str, str], float | None] = {}
+    for paid in records.paid:
+        seconds = min(paid.end_s, found.end_s) - max(paid.start_s, found.start_s)
+        if seconds <= 0 or paid.gpus <= 0 or paid.unused:
+            continue
+        key = (paid.place, paid.gpu)
+        gpu_s[key] += paid.gpus * seconds
+        before = cost.get(key, 0.0)
+        part = None if paid.microusd is None else paid.microusd * seconds / (paid.end_s - paid.start_s)
+        cost[key] = None if before is None or part is None else before + part
+    prices = {key: None if each is None else each / gpu_s[key] for key, each in cost.items()}
+    alone = Counter(place for place, _ in prices)
+    return prices | {(place, ""): each for (place, _), each in prices.items() if alone[place] == 1}
+
+
+def _whole_usd(parts: list[float | None]) -> float | None:
+    """None if any part has no price."""
+    known = [part for part in parts if part is not None]
+    return _usd(round(sum(known))) if len(known) == len(parts) else None
 
 
 def _worst(wasted: Mapping[str, Counter[str]]) -> list[str]:

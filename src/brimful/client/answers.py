@@ -51,6 +51,7 @@ class LeaseAnswer(TypedDict):
     billed_s: int
     microusd_per_gpu_hour: Usd
     cost_microusd: Usd
+    reservation: Annotated[str, "the reservation that paid for its GPUs; empty: none"]
     notice_s: Annotated[int | None, "when it must leave its market pool, UTC seconds"]
     notices: Annotated[list[NoticeAnswer], "what it was told, oldest first"]
     exit_code: int | None
@@ -167,6 +168,18 @@ class JobsAnswer(TypedDict):
     next_cursor: str | None
 
 
+Stays = Annotated[
+    dict[str, float | None],
+    "probability that the price stays at or below the limit for the next 1, 8, 24 and 72 hours; "
+    "null: not enough price history yet",
+]
+
+
+class LimitChanceAnswer(TypedDict):
+    limit_microusd_per_gpu_hour: Usd
+    stays: Stays
+
+
 class PoolAnswer(TypedDict):
     site: str
     gpu: str
@@ -176,6 +189,11 @@ class PoolAnswer(TypedDict):
     microusd_per_gpu_hour: Usd
     rate: Annotated[float, "useful work per second, relative to the job's reference GPU"]
     microusd_per_work_hour: Usd | None
+    chance: Annotated[
+        LimitChanceAnswer | None,
+        "where bids decide: that the price stays at or below the job's limit; null: it cannot run there, "
+        "or not enough price history yet",
+    ]
     verdict: str
 
 
@@ -371,6 +389,8 @@ class SpendDaysAnswer(TypedDict):
 
 class InvoiceAnswer(TypedDict):
     by: str
+    month: Annotated[str | None, "2026-03; null: since the first job"]
+    months: Annotated[list[str], "the months (UTC) with bills, newest first"]
     bills: list[BillAnswer]
     total_microusd: Usd
 

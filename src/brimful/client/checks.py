@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from brimful.client.answers import Usd
+from brimful.client.answers import LimitChanceAnswer, Usd
 from brimful.fleet.node import Tier
 
 
@@ -16,6 +16,9 @@ class CheckPoolAnswer(TypedDict):
     gpus: int
     verdict: str
     can: Annotated[bool, "whether it could ever run there"]
+    chance: Annotated[
+        LimitChanceAnswer | None, "where bids decide: that the price stays at or below its limit"
+    ]
     starts_s: Annotated[
         int | None, "UTC second at which enough GPUs are free if no other job goes first; null: unknown"
     ]

@@ -208,8 +208,12 @@ class Client:
         body: dict[str, object] = {"microusd": microusd, "reason": reason}
         return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant, "/credit"), body))
 
-    def invoice(self, *, by: str = "team", tenant: str | None = None) -> answers.InvoiceAnswer:
-        only = {} if tenant is None else {"tenant": tenant}
+    def invoice(
+        self, *, by: str = "team", tenant: str | None = None, month: str | None = None
+    ) -> answers.InvoiceAnswer:
+        """`month`: such as 2026-03, in UTC; None: since the first job."""
+        given = {"tenant": tenant, "month": month}
+        only = {name: value for name, value in given.items() if value is not None}
         return cast("answers.InvoiceAnswer", self.get("/v1/invoice", by=by, **only))
 
     def spend_days(self, *, by: str = "team", days: int = 28) -> answers.SpendDaysAnswer:

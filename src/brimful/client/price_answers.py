@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from brimful.client.answers import Usd, Utc
+from brimful.client.answers import LimitChanceAnswer, Stays, Usd, Utc
 from brimful.fleet.node import Tier
 
 
@@ -88,18 +88,6 @@ class SpotForecastAnswer(TypedDict):
     spells: Annotated[int, "how often it became available"]
     expected_hours: Annotated[float, "how long spot of this age, or just available, is expected to last"]
     stays: Annotated[dict[str, float], "probability of lasting another 1, 6 and 24 hours"]
-
-
-Stays = Annotated[
-    dict[str, float | None],
-    "probability that the price stays at or below the limit for the next 1, 8, 24 and 72 hours; "
-    "null: not enough price history yet",
-]
-
-
-class LimitChanceAnswer(TypedDict):
-    limit_microusd_per_gpu_hour: Usd
-    stays: Stays
 
 
 class ChanceScoreAnswer(TypedDict):

@@ -25,6 +25,7 @@ from brimful.fleet.reservations.reservation import RESERVING, Reservation
 from brimful.market.ledger import Ledger, Unposted
 
 DAYS_KEPT = 92
+MONTH = r"^\d{4}-(0[1-9]|1[0-2])$"  # 2026-03
 SPLITS = ("team", "user", "gpu")
 
 
@@ -79,25 +80,35 @@ class Bill:
 
 class Sums:
     """Bills of each team by `team`, `user`, `job`, `site`, `gpu` type or `day`, whichever are requested: a
-    line is added to each once, and readers add up bills of teams, not lines."""
+    line is added to each once, and readers add up bills of teams and months (UTC), not lines."""
 
     def __init__(self, *by: str) -> None:
-        self._by: dict[str, dict[str, dict[str, Bill]]] = {each: {} for each in by}  # by -> team -> of
+        # by -> month -> team -> of
+        self._by: dict[str, dict[str, dict[str, dict[str, Bill]]]] = {each: {} for each in by}
 
     def add(self, lines: Iterable[Line]) -> None:
         for line in lines:
-            for by, teams in self._by.items():
-                name = line.name if by == "job" else ""
+            for by, months in self._by.items():
+                name, teams = line.name if by == "job" else "", months.setdefault(line.day[:7], {})
                 _add(teams.setdefault(line.team, {}), getattr(line, by), line, name=name)
 
-    def bills(self, by: str, is_wanted: Callable[[str], bool] = lambda _team: True) -> list[Bill]:
-        """The bills of the wanted teams, combined, most expensive first."""
+    def bills(
+        self, by: str, is_wanted: Callable[[str], bool] = lambda _team: True, *, month: str | None = None
+    ) -> list[Bill]:
+        """The bills of the wanted teams, of one month or since the first, combined, most expensive first."""
         made: dict[str, Bill] = {}
-        for team, bills in self._by[by].items():
-            if is_wanted(team):
-                for of, bill in bills.items():
-                    _add(made, of, bill, name=bill.name)
+        for each, teams in self._by[by].items():
+            for team, bills in teams.items() if month in (None, each) else ():
+                if is_wanted(team):
+                    for of, bill in bills.items():
+                        _add(made, of, bill, name=bill.name)
         return sorted(made.values(), key=lambda bill: (-bill.microusd, bill.of))
+
+    def months(self, by: str, is_wanted: Callable[[str], bool] = lambda _team: True) -> list[str]:
+        """In which the wanted teams have a bill, newest first."""
+        return sorted(
+            (each for each, teams in self._by[by].items() if any(map(is_wanted, teams))), reverse=True
+        )
 
 
 def _add(bills: dict[str, Bill], of: str, part: Line | Bill, *, name: str) -> None:

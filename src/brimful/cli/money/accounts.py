@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -24,7 +25,7 @@ from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, say, t
 from brimful.language.failures import os_errors_as
 from brimful.language.printable import all_printable, for_spreadsheet, printable
 from brimful.language.sentence import ExactUsd
-from brimful.market.invoice import Bill, Invoices, Sums
+from brimful.market.invoice import MONTH, Bill, Invoices, Sums
 from brimful.market.ledger import Ledger
 from brimful.market.periods import zone_of
 from brimful.scheduler.ports import Store
@@ -171,7 +172,7 @@ def _usd(microusd: int | None, none: str = "") -> str:
 
 def invoice(args: argparse.Namespace) -> Answer:
     from_log = args.log or args.data or args.database
-    data: Mapping[str, Any] = _of_log(args) if from_log else Client().invoice(by=args.by, tenant=args.tenant)
+    data: Mapping[str, Any] = _of_log(args) if from_log else _of_server(args)
     made, total = data["bills"], data["total_microusd"]
     if args.csv:
         out = io.StringIO()
@@ -218,6 +219,10 @@ def invoice(args: argparse.Namespace) -> Answer:
     return Answer(data, f"{shown}\n\n{told(said)}")
 
 
+def _of_server(args: argparse.Namespace) -> Mapping[str, Any]:
+    return Client().invoice(by=args.by, tenant=args.tenant, month=args.month)
+
+
 def _of_log(args: argparse.Namespace) -> dict[str, Any]:
     """From a file or the database, without a running server."""
     fold, sums = Invoices(), Sums(args.by)
@@ -232,10 +237,11 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
                     kind, why = type(event).__name__, repr(error)[:160]
                     strange = say("doctor.event_strange", seq=seq, kind=kind, error=why)
                     raise WorldFailed(strange, code="log_damaged") from error
-    made = sums.bills(args.by, lambda team: args.tenant in (None, team))
+    made = sums.bills(args.by, lambda team: args.tenant in (None, team), month=args.month)
     ledger = fold.ledger
     return {
         "by": args.by,
+        "month": args.month,
         "bills": [asdict(bill) for bill in made],
         "total_microusd": sum(bill.microusd for bill in made),
         "balances": dict(sorted(ledger.balances.items())),
@@ -322,6 +328,12 @@ def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
             yield say("money.line", n=Plain(n)), line
 
 
+def month(text: str) -> str:
+    if re.match(MONTH, text) is None:
+        raise argparse.ArgumentTypeError(words("money.not_a_month", text=Quoted(text[:40])))
+    return text
+
+
 BY = arg("--by", choices=("team", "user", "job", "site", "gpu", "day"), default="team")
 VERBS = {
     "budget": Verb(
@@ -334,9 +346,16 @@ VERBS = {
         budget,
     ),
     "invoice": Verb(
-        "brimful invoice\nbrimful invoice --tenant vision --by job\n"
+        "brimful invoice\nbrimful invoice --month 2026-03 --tenant vision --by job\n"
         "brimful invoice --log events.jsonl --by gpu --csv\nbrimful invoice --data ~/.local/state/brimful",
-        (BY, arg("--tenant"), LOG, arg("--csv", action="store_true"), add_database_arguments),
+        (
+            BY,
+            arg("--month", type=month, metavar="YYYY-MM"),
+            arg("--tenant"),
+            LOG,
+            arg("--csv", action="store_true"),
+            add_database_arguments,
+        ),
         invoice,
     ),
     "ledger": Verb("brimful market ledger events.jsonl", (FILE,), ledger),

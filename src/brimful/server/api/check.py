@@ -179,6 +179,7 @@ def _pool(reader: Reader, state: JobState, pool: Pool, quotes: Any) -> CheckPool
         "gpus": view["gpus"],
         "verdict": view["verdict"],
         "can": can,
+        "chance": view["chance"] if can else None,
         "starts_s": _starts_s(reader, job, pool) if can else None,
         "needs_bytes": needs,
         "usable_bytes": usable_bytes(pool.gpu),

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from brimful.client.answers import BillAnswer, BudgetAnswer, BudgetsAnswer, InvoiceAnswer, SpendDaysAnswer
 from brimful.client.price_answers import ForecastAnswer, PricesAnswer
 from brimful.language.printable import for_spreadsheet
-from brimful.market.invoice import DAYS_KEPT
+from brimful.market.invoice import DAYS_KEPT, MONTH
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -31,6 +31,9 @@ CSV: dict[int | str, dict[str, Any]] = {
 }
 TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
 OnlyTenant = Annotated[str | None, Query(max_length=60, pattern=TENANT, description="only this one's")]
+OnlyMonth = Annotated[
+    str | None, Query(pattern=MONTH, description="only this month's (UTC), such as 2026-03")
+]
 
 
 def add_market_routes(router: APIRouter, reader: Reader, verbs: Verbs, gate: Gate) -> None:
@@ -101,20 +104,23 @@ def _add_bill_routes(router: APIRouter, reader: Reader, gate: Gate) -> None:
     def invoice(
         by: By = "team",
         tenant: OnlyTenant = None,
+        month: OnlyMonth = None,
         who: Principal = viewer,
     ) -> Response:
         """What was billed and how much of it was wasted, by team, user, job, site, GPU type or day (UTC)."""
-        return ok(bills.view(who, by=by, tenant=tenant))
+        return ok(bills.view(who, by=by, tenant=tenant, month=month))
 
     @router.get("/invoice.csv", response_class=Response, responses={**COMMON, **CSV})
-    def invoice_csv(by: By = "team", tenant: OnlyTenant = None, who: Principal = viewer) -> Response:
+    def invoice_csv(
+        by: By = "team", tenant: OnlyTenant = None, month: OnlyMonth = None, who: Principal = viewer
+    ) -> Response:
         """The same for a spreadsheet; money in micro-dollars."""
         text = io.StringIO()
         table = csv.DictWriter(text, list(BillAnswer.__annotations__))
         table.writeheader()
-        for bill in bills.view(who, by=by, tenant=tenant)["bills"]:
+        for bill in bills.view(who, by=by, tenant=tenant, month=month)["bills"]:
             table.writerow({**bill, "of": for_spreadsheet(bill["of"]), "name": for_spreadsheet(bill["name"])})
-        name = f"brimful-{by}.csv"
+        name = f"brimful-{by}{f'-{month}' if month else ''}.csv"
         return Response(
             text.getvalue(),
             media_type="text/csv",

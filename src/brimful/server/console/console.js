@@ -87,21 +87,26 @@ function morph(now, next) {
 
 // Times arrive in UTC and are shown in the viewer's zone, with the date unless it is today.
 function localise(root) {
-  for (const time of root.querySelectorAll("time[datetime]")) time.textContent = shown(new Date(time.dateTime));
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(time.dateTime);
+    time.textContent = shown(at, time.dataset.exact !== undefined);
+    time.title = at.toLocaleString(TONGUE, { dateStyle: "medium", timeStyle: "long" });
+  }
   for (const field of root.querySelectorAll("input[data-utc]")) {
     const at = new Date(field.dataset.utc);
     field.value = new Date(at - 60000 * at.getTimezoneOffset()).toISOString().slice(0, 16);
   }
 }
 
-function shown(date) {
-  const clock = date.toLocaleTimeString(TONGUE, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+function shown(date, exact = false) {
+  const parts = { hour: "2-digit", minute: "2-digit", ...(exact ? { second: "2-digit" } : {}), hourCycle: "h23" };
+  const clock = date.toLocaleTimeString(TONGUE, parts);
   const today = date.toDateString() === new Date().toDateString();
   return today ? clock : `${date.toLocaleDateString(TONGUE, { day: "numeric", month: "short" })} ${clock}`;
 }
 
 function tellLoss(problem) {
-  const text = problem && say("since", problem, shown(new Date(answeredMs)));
+  const text = problem && say("since", problem, shown(new Date(answeredMs), true));
   if (lost.textContent !== text) lost.textContent = text;
   lost.hidden = !problem;
   document.documentElement.classList.toggle("stale", Boolean(problem));
@@ -173,4 +178,6 @@ document.addEventListener("submit", (event) => {
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : ask()));
 setInterval(tellAge, 1000);
 localise(document);
+const zone = document.getElementById("zone"); // of all the times above it
+zone.textContent = zone.dataset.says.replace("%1", () => Intl.DateTimeFormat().resolvedOptions().timeZone);
 ask();

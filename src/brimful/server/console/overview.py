@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 from urllib.parse import urlencode
 
@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from brimful.audit.said import leaf_words
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import Quoted, say, words
-from brimful.market.invoice import SPLITS
+from brimful.market.invoice import MONTH, SPLITS
 from brimful.server.api.errors import status_of
 from brimful.server.api.gate import Gate
 from brimful.server.api.market import By
@@ -48,6 +48,7 @@ BIDS_SHOWN = 12
 RESERVATIONS_SHOWN = 20
 AHEAD_H = 48
 SPEND_DAYS = 28
+MONTHS = 12
 DAYS = (1, 7, 30, 90)
 
 
@@ -104,6 +105,12 @@ class Overview:
             "pools": pools,
             "market": market_cards(self._reader, forecast["chances"]),
             "bids": forecast["bids"][:BIDS_SHOWN],
+            # Without enough price history there is nothing to put under these hours.
+            "bid_hours": [
+                hours
+                for hours in (forecast["bids"][0]["stays"] if forecast["bids"] else ())
+                if any(bid["stays"][hours] is not None for bid in forecast["bids"])
+            ],
             "more_bids": max(0, len(forecast["bids"]) - BIDS_SHOWN) + forecast["more_bids"],
             "spot": forecast["spot"],
             "reservations": [
@@ -118,7 +125,9 @@ class Overview:
     def teams(self, who: Principal, asked: Mapping[str, str]) -> dict[str, Any]:
         by = asked.get("by", "team")
         by = by if by in get_args(By) else "team"
-        spend, found = spend_now(self._reader, who), self._bills.view(who, by=by)
+        month = asked["month"] if re.match(MONTH, asked.get("month", "")) else None
+        spend, found = spend_now(self._reader, who), self._bills.view(who, by=by, month=month)
+        kept = {"by": by, **({} if month is None else {"month": month})}
         bills = sorted(found["bills"], key=lambda bill: bill["of"], reverse=True) if by == "day" else None
         return {
             "spend": spend,
@@ -129,7 +138,15 @@ class Overview:
             "days": spend_shape(
                 spend_days_view(self._reader, who, by=by if by in SPLITS else "team", days=SPEND_DAYS)
             ),
-            "tabs": [(name, words(f"console.by_{name}"), f"/teams?by={name}") for name in get_args(By)],
+            "tabs": [
+                (name, words(f"console.by_{name}"), "/teams?" + urlencode({**kept, "by": name}))
+                for name in get_args(By)
+            ],
+            "month": month,
+            "months": [
+                (each, "/teams?" + urlencode({"by": by, "month": each})) for each in found["months"][:MONTHS]
+            ],
+            "csv": "/v1/invoice.csv?" + urlencode(kept),
             "bills": bill_rows(bills or found["bills"]),
             "total_microusd": found["total_microusd"],
             "may_set": who.may("operator"),
@@ -157,6 +174,7 @@ class Overview:
             "leaves": [
                 {**leaf, "words": leaf_words(leaf["path"]), "depth": leaf["path"].count(".")}
                 for leaf in found["leaves"]
+                if not _repeats(leaf, found["leaves"])
             ],
             "worst": [{**each, "words": leaf_words(each["mostly"])} for each in found["jobs"]],
         }
@@ -194,6 +212,14 @@ class Overview:
             if not who.may("operator"):
                 raise forbidden(who, "operator")
             self._rehearser.ask(days=asked.days, policies=asked.policies, sizes=asked.nodes)
+
+
+def _repeats(leaf: Mapping[str, Any], leaves: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all of the sum above it is unknown, so that its row would say the same hours again."""
+    above, _, last = leaf["path"].rpartition(".")
+    return last == "unknown" and any(
+        each["path"] == above and each["gpu_h"] == leaf["gpu_h"] for each in leaves
+    )
 
 
 def add_overview(router: APIRouter, access: Access, pages: Pages, made: Overview, verbs: Verbs) -> None:

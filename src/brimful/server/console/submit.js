@@ -1,6 +1,8 @@
 // Checks a job while it is typed: half a second after the last key, asks the server what would happen to it.
 "use strict";
 
+const TONGUE = document.documentElement.lang; // of the page, which may not be the browser's
+
 const form = document.getElementById("job");
 const fields = [...form.querySelectorAll("[data-side]")];
 let edited = form.elements.edited;
@@ -28,9 +30,9 @@ async function check() {
 }
 
 function shown(date) {
-  const clock = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const clock = date.toLocaleTimeString(TONGUE, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const today = date.toDateString() === new Date().toDateString();
-  return today ? clock : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${clock}`;
+  return today ? clock : `${date.toLocaleDateString(TONGUE, { day: "numeric", month: "short" })} ${clock}`;
 }
 
 form.addEventListener("input", (event) => {

@@ -26,7 +26,7 @@ BAR = (
     '<rect class="bed" width="100%" height="4" rx="2"/>'
     '<rect class="water" width="{:.1f}%" height="4" rx="2"/></svg>'
 )
-CLOCK = '<time datetime="{0:%Y-%m-%dT%H:%M:%SZ}">{0:%H:%M:%S} UTC</time>'
+CLOCK = '<time datetime="{0:%Y-%m-%dT%H:%M:%SZ}"{1}>{0:%H:%M:%S} UTC</time>'
 IN_HTML = re.compile("[&<>'\"]").search
 OF_DICTS = frozenset(dir(dict))
 FIXED = re.compile(r"""\{\{ t\("([a-z_.]+)"\) \}\}""")
@@ -131,6 +131,7 @@ def _bar(frac: float) -> Markup:
     return Markup(BAR.format(100 * frac))  # noqa: S704 - a number
 
 
-def _clock(at_s: int) -> Markup:
-    """UTC without a script; with one, the reader's time zone."""
-    return Markup(CLOCK.format(datetime.fromtimestamp(at_s, UTC)))  # noqa: S704 - a time
+def _clock(at_s: int, exact: bool = False) -> Markup:
+    """UTC without a script; with one, the reader's time zone, to the minute or `exact` to the second."""
+    exactly = " data-exact" if exact else ""
+    return Markup(CLOCK.format(datetime.fromtimestamp(at_s, UTC), exactly))  # noqa: S704 - a time

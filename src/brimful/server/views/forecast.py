@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from brimful.client.answers import LimitChanceAnswer
 from brimful.client.price_answers import (
     BidChanceAnswer,
     ChanceScoreAnswer,
@@ -125,10 +126,17 @@ def _records(reader: Reader) -> dict[Pool, PriceRecord]:
     return {pool: known[pool] for pool in reader.market.in_fleet(reader.fleet) if pool in known}
 
 
-def stays_of(reader: Reader, pool: Pool, limit: int) -> dict[str, float | None] | None:
-    """The chance that the price stays at or below the limit, by hours; None: no bids decide there."""
-    record = _records(reader).get(pool)
-    return None if record is None else _stays(record, limit)
+def chance_of(reader: Reader, state: JobState, pool: Pool) -> LimitChanceAnswer | None:
+    """That the price stays at or below its bid there; None: no bids decide, or too little is known."""
+    record, lease = reader.price_records.of.get(pool), state.open_lease
+    if record is None or reader.market is None or not reader.market.covers(pool):
+        return None
+    if lease is not None and lease.reservation:
+        return None
+    limit = limit_of(state.job, floor=reader.floor_microusd(pool))
+    stays = _stays(record, limit)
+    is_known = any(chance is not None for chance in stays.values())
+    return {"limit_microusd_per_gpu_hour": limit, "stays": stays} if is_known else None
 
 
 def _stays(record: PriceRecord, limit: int) -> dict[str, float | None]:

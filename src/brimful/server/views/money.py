@@ -233,7 +233,8 @@ def depth_of(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
     asked: dict[int, list[int]] = {}  # limit -> GPUs held, additional GPUs wanted
     for lease in fleet.leases_at.get(pool.site, {}).values():
         node = fleet.nodes.get(lease.node)
-        if node is not None and node.pool == pool and lease.phase != "ending":
+        is_bid = lease.phase != "ending" and not lease.reservation
+        if is_bid and node is not None and node.pool == pool:
             asked.setdefault(limit_of(fleet.jobs[lease.job].job, floor=floor), [0, 0])[0] += lease.size
     for state in fleet.waiting.values():
         if state.job.gpus and pool in fleet.able_pools(state.shape):
@@ -282,8 +283,10 @@ class Bills:
         self._fold, self._jobs = Invoices(), Sums("job")
         self._seq = 0
 
-    def view(self, who: Principal, *, by: str, tenant: str | None = None) -> InvoiceAnswer:
-        """For all teams that the caller may see, or for this one."""
+    def view(
+        self, who: Principal, *, by: str, tenant: str | None = None, month: str | None = None
+    ) -> InvoiceAnswer:
+        """For all teams that the caller may see, or for this one; of one month, or since the first job."""
 
         def is_wanted(team: str) -> bool:
             return who.sees(team) and tenant in (None, team)
@@ -294,12 +297,16 @@ class Bills:
                     for event in events:
                         self._jobs.add(self._fold.apply(event))
                     self._seq += len(events)
-                made = self._jobs.bills(by, is_wanted)
+                made = self._jobs.bills(by, is_wanted, month=month)
+                months = self._jobs.months(by, is_wanted)
         else:
             with self._reader.locked():
-                made = self._reader.bills.bills(by, is_wanted)
+                made = self._reader.bills.bills(by, is_wanted, month=month)
+                months = self._reader.bills.months(by, is_wanted)
         return {
             "by": by,
+            "month": month,
+            "months": months,
             "bills": [alike(BillAnswer, bill) for bill in made],
             "total_microusd": sum(bill.microusd for bill in made),
         }

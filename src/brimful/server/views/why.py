@@ -11,6 +11,7 @@ from brimful.fleet.state import OVER, JobState, Lease, Pool
 from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
+from brimful.server.views.forecast import chance_of
 from brimful.server.views.jobs import promise_view
 from brimful.server.views.policy import policy_said
 from brimful.units import HOUR_S
@@ -118,6 +119,7 @@ def pool_view(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
         "rate": rate,
         # The cost of an hour of the job's reference work there: comparable between old and new cards.
         "microusd_per_work_hour": round(price * job.gpus / rate) if rate > 0 else None,
+        "chance": chance_of(reader, state, pool) if rate > 0 else None,
         "verdict": told(_verdict(reader, state, pool, price=price, rate=rate)),
     }
 
