@@ -320,7 +320,7 @@ def test_a_lent_reservation_is_reclaimed_with_notice_from_real_processes(real: R
         ledger.apply(event)
     assert sum(ledger.balances.values()) == 0
     assert ledger.balances == real.service.reader.ledger.balances
-    assert ledger.lent_microusd["r1"] == ledger.balance("seller:owner") > 0
+    assert ledger.reservations.ended["r1"].earned_microusd == ledger.balance("seller:owner") > 0
     assert not [finding.broken for finding in examine(real.store, [real.engine]) if not finding.kept]
     assert ledger.spent_by_tenant["owner"] == 10 * 3_600_000 * 12 // 10
 

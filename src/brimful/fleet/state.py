@@ -319,6 +319,7 @@ class Fleet:
     def _pool_priced(self, event: events.PoolPriced) -> None:
         here = [lease for lease in self._leases_in(event.pool) if not lease.reservation]
         line = change_price(self.prices, event, here=here, everywhere=self.open_leases.values())
+        self.reservations.earnings.set_price(event)
         for lease in self.leases_at.get(event.site, {}).values():
             if lease.line is line:
                 self.limits.find(self.jobs[lease.job], lease)
@@ -431,7 +432,7 @@ class Fleet:
             line=self.prices.get(node.pool) if self.prices and not event.reservation else None,
             reservation=event.reservation,
         )
-        self.reservations.apply(event)
+        self.reservations.lease_granted(event, node.pool, tenant=job.tenant, gpus=held)
         state.blocked_since_s, state.blocked_s = None, 0
         self.waiting.remove(state)
         self.leases[event.lease] = self.open_leases[event.lease] = lease
@@ -450,6 +451,7 @@ class Fleet:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         lease.started_s = event.at_s
+        self.reservations.earnings.started(event.lease, at_s=event.at_s)
         if event.runs_on:
             self._runs_on(lease, state.job, event.runs_on)
         if event.resumes_s is not None:
@@ -524,8 +526,9 @@ class Fleet:
         self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
-        state.overrun_microusd += self.purses.close(job, ended, lease.cost_microusd(at_s))
-        self.reservations.lease_ended(event)
+        owed = lease.cost_microusd(at_s)
+        state.overrun_microusd += self.purses.close(job, ended, owed)
+        self.reservations.lease_ended(event, owed=owed)
         left_early = lease.notice_s is not None and event.requeue  # it was on notice
         state.preemptions += left_early and not stopped
         if not stopped and not left_early and event.exit_code != 0:

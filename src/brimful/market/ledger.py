@@ -16,7 +16,7 @@ whose money pays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from brimful.fleet import events
 from brimful.fleet.charge import PARTS, Charge, change_price
@@ -27,7 +27,6 @@ from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.money.purse import OVERRUN, Move, Purses, Running
 from brimful.fleet.node import Pool
 from brimful.fleet.reservations.reservation import RESERVING, Moved, Reservations
-from brimful.market.lent import LentLine, earned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +50,6 @@ class Unposted(Charge):
     sellers: tuple[tuple[str, int], ...]  # the owners of its GPUs: account, GPUs
     requeue: bool = False
     reservation: str = ""
-    # What its pool's reservations had earned when it began.
-    lent: dict[str, int] = field(default_factory=dict)
 
 
 class Ledger:
@@ -74,8 +71,6 @@ class Ledger:
         self._cancelled: set[str] = set()
         self._cloud = Cloud()  # nodes that providers made: what the operator owes for them
         self.reservations = Reservations()
-        self.lent_microusd: dict[str, int] = {}  # by reservation, what it has earned for its owner
-        self._lent: dict[Pool, LentLine] = {}
 
     @property
     def rounding(self) -> int:
@@ -161,21 +156,18 @@ class Ledger:
             line=None if event.reservation else self._lines.get(pool),
             reservation=event.reservation,
         )
-        if event.reservation:
-            self.reservations.apply(event)
+        size = self.unposted[event.lease].size
+        self.reservations.lease_granted(event, pool, tenant=job.tenant, gpus=size)
 
     def _start(self, event: events.LeaseStarted) -> None:
-        charge = self.unposted[event.lease]
-        charge.started_s = event.at_s
-        if charge.pool in self._lent:
-            charge.lent = dict(self._lent[charge.pool].advance(event.at_s))
+        self.unposted[event.lease].started_s = event.at_s
+        self.reservations.earnings.started(event.lease, at_s=event.at_s)
 
     def _price(self, event: events.PoolPriced) -> None:
         unposted = self.unposted.values()
         here = (charge for charge in unposted if charge.pool == event.pool and not charge.reservation)
         change_price(self._lines, event, here=here, everywhere=unposted)
-        if event.pool in self._lent:
-            self._lent[event.pool].set_price(event)
+        self.reservations.earnings.set_price(event)
 
     def _fill(self, event: events.BudgetSet | events.BudgetsRenewed | events.CreditGranted) -> list[Move]:
         """What setting or renewing budgets, or a credit, moves into purses and out of them."""
@@ -206,61 +198,28 @@ class Ledger:
                 self._carry_out([Move(source, seller, share, kind, job.job, event.lease)], at_s=event.at_s)
         self._carry_out(self._purses.settled(event.lease), at_s=event.at_s)
         self._round(charge.sellers[0][0], remainder, event)
-        if charge.reservation:
-            self.reservations.apply(event)
-        elif charge.pool in self._lent:
-            self._share(charge, event, most=owed)
+        for moved in self.reservations.lease_ended(event, owed=owed):
+            self._move_reserved(moved, at_s=event.at_s, lease=event.lease)
         self.spent_microusd[job.job] = self.spent_microusd.get(job.job, 0) + paid
         self.spent_by_tenant[job.tenant] = self.spent_by_tenant.get(job.tenant, 0) + paid
         if not (charge.requeue or event.requeue) or job.job in self._cancelled:
             self._carry_out(self._purses.over(job), at_s=event.at_s)
 
-    def _share(self, charge: Unposted, event: events.LeaseEnded, *, most: int) -> None:
-        """Of what a borrower pays, the owners' part goes from the site to those whose GPUs are lent."""
-        sums = self._lent[charge.pool].advance(event.at_s)
-        for name, total in sums.items() if charge.started_s is not None else ():
-            found = self.reservations.find(name)
-            if found is None or found.tenant == charge.job.tenant:  # no tenant earns from its own bids
-                continue
-            since = total - charge.lent.get(name, 0)
-            owners = min(most, earned(since, gpus=charge.size, share_permille=found.share_permille))
-            most -= owners
-            if owners:
-                site, seller = f"site:{charge.pool.site}", f"seller:{found.tenant}"
-                self._move(
-                    site, seller, owners, at_s=event.at_s, kind="lent", lease=event.lease, reservation=name
-                )
-                self.lent_microusd[name] = self.lent_microusd.get(name, 0) + owners
-
     def _reserve(self, event: Event) -> None:
         if not isinstance(event, RESERVING):
             return  # events that move no money
         for moved in self.reservations.apply(event):
-            at_s, kind, name = event.at_s, moved.kind, moved.reservation
-            for source, target, microusd in self._accounts(moved):
-                self._move(source, target, microusd, at_s=at_s, kind=kind, reservation=name)
+            self._move_reserved(moved, at_s=event.at_s)
             if moved.kind == "post":
-                self.balances.pop(f"reservation:{name}")
+                self.balances.pop(f"reservation:{moved.reservation}")
                 self.spent_by_tenant[moved.tenant] = (
                     self.spent_by_tenant.get(moved.tenant, 0) + moved.microusd
                 )
-        self._lend(event)
 
-    def _lend(self, event: Event) -> None:
-        """What is lent has changed, or until when."""
-        held = self.reservations
-        if isinstance(event, events.ReservedLent):
-            line = self._lent.get(event.pool)
-            if line is None:
-                price = self._lines[event.pool].last.microusd_per_gpu_hour if event.pool in self._lines else 0
-                line = self._lent[event.pool] = LentLine(at_s=event.at_s, price=price)
-            line.forget(held.find)
-            line.lend(event, held.by_name)
-            return
-        name = getattr(event, "reservation", "")
-        found = held.find(name)
-        if found is not None and found.pool in self._lent:
-            self._lent[found.pool].change(name, held.by_name.get(name), at_s=event.at_s)
+    def _move_reserved(self, moved: Moved, *, at_s: int, lease: str = "") -> None:
+        named = {"kind": moved.kind, "lease": lease, "reservation": moved.reservation}
+        for source, target, microusd in self._accounts(moved):
+            self._move(source, target, microusd, at_s=at_s, **named)
 
     def _accounts(self, moved: Moved) -> list[tuple[str, str, int]]:
         """(source, target, amount) for each movement."""
@@ -277,6 +236,8 @@ class Ledger:
                 return [(paid, f"site:{moved.site}", microusd)]
             case "expire":
                 return [(credit, "operator:credits", microusd)]
+            case "lent":
+                return [(f"site:{moved.site}", f"seller:{moved.tenant}", microusd)]
 
     def _round(self, seller: str, remainder: int, event: events.LeaseEnded) -> None:
         """Bills are rounded down; the seller still gets its due, as soon as it adds up to a micro-dollar."""

@@ -16,6 +16,7 @@ from typing import Literal
 
 from brimful.fleet import events
 from brimful.fleet.node import Pool
+from brimful.fleet.reservations.lent import Borrower, Lending
 from brimful.units import HOUR_S
 
 LEAST_PAUSE_S = HOUR_S  # a shorter one earns nothing: too short to lend
@@ -32,12 +33,13 @@ RESERVING: tuple[type[events.Event], ...] = (
     events.ReservedLent,
 )
 
-MoveKind = Literal["reserve", "spend_credit", "credit", "post", "expire"]
+MoveKind = Literal["reserve", "spend_credit", "credit", "post", "expire", "lent"]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Money that a reservation moves: out of a purse or credit into it, or from it to credit or its site."""
+    """Money that a reservation moves: out of a purse or credit into it, or from it to credit or its site;
+    or its owner's part of what its site earned."""
 
     kind: MoveKind
     tenant: str
@@ -119,6 +121,7 @@ class Reservation:
     pause_credit_microusd: int = 0
     return_credit_microusd: int = 0
     refund_microusd: int = 0  # for hours in which nodes were gone
+    earned_microusd: int = 0  # its owner's part of what borrowers paid
     idle: Stretches = field(default_factory=Stretches)
     paused: Stretches = field(default_factory=Stretches)
     lent: int = 0  # in the spot pool now
@@ -227,6 +230,7 @@ class Reservations:
     credits: dict[str, list[Credit]] = field(default_factory=dict)  # by tenant, first to expire first
     bought: int = 0  # ever; the number of the next one
     lending: dict[Pool, events.ReservedLent] = field(default_factory=dict)  # as last reported
+    earnings: Lending = field(default_factory=Lending)
     _leases: dict[str, tuple[str, int]] = field(default_factory=dict)  # lease -> reservation, GPUs
 
     def __bool__(self) -> bool:
@@ -261,17 +265,9 @@ class Reservations:
                 return self._extended(event)
             case events.CreditsExpired(tenant=tenant, at_s=at_s):
                 return self._expire(tenant, at_s=at_s)
-            case events.LeaseGranted(reservation=name) if name:
-                gpus = len(event.gpus) + sum(len(each) for _, each in event.rest)
-                found = self.by_name[name]
-                found.advance(event.at_s)
-                for _ in found.idle.take(gpus):
-                    pass
-                self._leases[event.lease] = (name, gpus)
-            case events.LeaseEnded():
-                self.lease_ended(event)
             case events.ReservedLent():
                 self.lending[event.pool] = event
+                self.earnings.lend(event, self.by_name, self.find)
                 for name, gpus in event.lent:
                     if name in self.by_name:
                         self.by_name[name].advance(event.at_s)
@@ -285,11 +281,30 @@ class Reservations:
                 pass
         return []
 
-    def lease_ended(self, event: events.LeaseEnded) -> None:
-        """Its GPUs are unused from here on, if a reservation paid for them and is not over."""
+    def lease_granted(self, event: events.LeaseGranted, pool: Pool, *, tenant: str, gpus: int) -> None:
+        """A reservation has paid for its GPUs, or its tenant pays, and its pool's lenders earn."""
+        name = event.reservation
+        if not name:
+            self.earnings.borrowers[event.lease] = Borrower(pool, tenant, gpus)
+            return
+        found = self.by_name[name]
+        found.advance(event.at_s)
+        for _ in found.idle.take(gpus):
+            pass
+        self._leases[event.lease] = (name, gpus)
+
+    def lease_ended(self, event: events.LeaseEnded, *, owed: int) -> list[Moved]:
+        """Its GPUs are unused from here on, if a reservation paid for them and is not over; if not, lenders
+        get their part of what it owed."""
         name, gpus = self._leases.pop(event.lease, ("", 0))
         if name in self.by_name:
             self.by_name[name].idle.add(gpus, at_s=self.by_name[name].advance(event.at_s))
+        ended = self.earnings.ended(event.lease, self.find, owed=owed, at_s=event.at_s)
+        return [self._earn(found, microusd) for found, microusd in ended]
+
+    def _earn(self, found: Reservation, microusd: int) -> Moved:
+        found.earned_microusd += microusd
+        return Moved("lent", found.tenant, microusd, found.reservation, found.pool.site)
 
     def paid_by(self, event: events.Event) -> list[tuple[str, int]]:
         """The same; returns only who paid how much out of a purse."""
@@ -323,6 +338,7 @@ class Reservations:
         if event.key:
             found.keys[event.by, event.key] = (0, _hours(found.end_s, event.end_s))
         found.spans.append(_span(event, start_s=found.end_s))
+        self.earnings.change(found, is_over=False, at_s=event.at_s)
         return list(self._pay(found, event))
 
     def _pay(
@@ -367,6 +383,7 @@ class Reservations:
             moved += self._grant(found, [Credit(refund, at_s + found.credit_s)])
         if is_over:
             moved.append(self._end(found, at_s=at_s))
+        self.earnings.change(found, is_over=is_over, at_s=event.at_s)
         return moved
 
     def _grant(self, found: Reservation, granted: Iterable[Credit]) -> list[Moved]:

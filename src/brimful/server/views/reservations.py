@@ -36,7 +36,6 @@ def reservation_view(reader: Reader, found: Reservation) -> ReservationAnswer:
     now_s = reader.now_s()
     each = replace(found)  # a copy counted up to now; the state is unchanged
     each.advance(now_s)
-    earned = reader.ledger.lent_microusd.get(each.reservation, 0)
     state: Literal["booked", "open", "ended"] = "booked" if now_s < each.start_s else "open"
     over = each.ended_s is not None or now_s >= each.end_s
     return {
@@ -45,8 +44,7 @@ def reservation_view(reader: Reader, found: Reservation) -> ReservationAnswer:
         "idle": each.idle.gpus if state == "open" and not over else 0,
         "paused": 0 if over else each.paused.gpus,
         "used": 0 if over else each.used,
-        "earned_microusd": earned,
-        "net_microusd": each.paid_microusd - each.credits_microusd - earned,
+        "net_microusd": each.paid_microusd - each.credits_microusd - each.earned_microusd,
     }
 
 
