@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from brimful.fleet.events import BudgetSet, LeaseGranted, NoticeGiven
 from brimful.fleet.job import sizes_of
@@ -81,6 +84,32 @@ def test_it_grows_no_further_than_its_queue_and_its_budget_allow() -> None:
     )
     check(poor.log)
     assert sizes(poor, "a")[0] == 4
+
+
+@pytest.mark.parametrize("make", [arrival, lambda job, **more: elastic(job, 2, 8, **more)])
+@pytest.mark.parametrize("pools", [1, 2])
+def test_bids_of_one_queue_win_no_more_together_than_it_may_hold(
+    make: Callable[..., Arrival], pools: int
+) -> None:
+    """Each alone would be within the quota. In two pools too: a winner in the first counts in the second."""
+    rules = replace(RULES, quotas=(Quota(queue="q", gpus=4, borrow_gpus=2),))
+    bids = [
+        make(job, queue="q", work_s=3600, limit_microusd_per_gpu_hour=int(usd * USD))
+        for job, usd in (("low", 2), ("high", 3), ("middle", 2.5))
+    ]
+    bids = [replace(bid, job=replace(bid.job, gpus=bid.job.min_gpus or 4)) for bid in bids]
+    where = [
+        replace(node, gpu=gpu) for node, gpu in zip(nodes(pools, gpus=8), ("h100", "a100"), strict=False)
+    ]
+    done = rehearse(bids, where, rules, market=Market(terms=TERMS))
+    fleet, most = Fleet(), 0
+    for event in done.log:
+        fleet.apply(event)
+        most = max(most, fleet.usage["q"].held if "q" in fleet.usage else 0)
+    assert 4 <= most <= 6
+    assert {state.phase for state in done.fleet.jobs.values()} == {"finished"}
+    starts = [event.job for event in done.log if isinstance(event, LeaseGranted)]
+    assert starts[0] == "high"
 
 
 def test_random_markets_with_elastic_gangs_keep_every_promise() -> None:

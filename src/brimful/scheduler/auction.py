@@ -23,6 +23,7 @@ from brimful.market.spot import PoolState, Round, falls_in_s, next_round
 from brimful.scheduler.budgets import Money, Payers
 from brimful.scheduler.placing.reserved import Reserved, reserved_in
 from brimful.scheduler.placing.victims import lost_gpu_s
+from brimful.scheduler.quotas import Shares
 from brimful.scheduler.winners import Winners
 from brimful.units import HOUR_S
 
@@ -78,7 +79,7 @@ class _Known:
     # Whether anything followed from it; then it is not reused, since the log may have moved on before that
     # was written. If it was written, the key has changed anyway, or the work is repeated for nothing.
     acts: bool = False
-    # Jobs that would win if their tenant had the money.
+    # Jobs that would win if their tenant had the money, or their queue the quota.
     unpaid: Mapping[str, Said] = field(default_factory=dict)
     by_name: dict[str, Loss] | None = None  # built on first use
 
@@ -108,12 +109,14 @@ class Auctions:
         not_now: NotNow = lambda _state: None,
         planned: Planned = lambda _state, pools: pools,
         sizes: Sizes = lambda _state, _pool: (),
+        shares: Shares | None = None,
         leaving: Collection[str] = (),
     ) -> Auctioned:
         """Clear every pool. A winner in one pool does not bid in the next.
 
         `planned`: the market pools that each job with a deadline may use now. `sizes`: those that an elastic
-        gang may have there. `leaving`: leases that this decision ends.
+        gang may have there. `shares`: what queues may win together. `leaving`: leases that this decision
+        ends.
         """
         pools = self.market.in_fleet(fleet)
         found = Auctioned(pools=frozenset(pools))
@@ -133,7 +136,7 @@ class Auctions:
             before = self._open(
                 fleet, pool, waiting.get(pool, ()), money, sizes=sizes, ending=leaving, now_s=now_s
             )
-            done = self._clear(fleet, before, found, money, now_s=now_s)
+            done = self._clear(fleet, before, found, money, shares, now_s=now_s)
             if fleet.reservations:
                 here = self._reserved.get(pool, Reserved())
                 winners = {win.bid.owner for win in done.cleared.wins}
@@ -329,27 +332,37 @@ class Auctions:
                 self._kept_back[bid.bid] = reason
 
     def _clear(
-        self, fleet: Fleet, before: _Open, found: Auctioned, money: Money | None, *, now_s: int
+        self,
+        fleet: Fleet,
+        before: _Open,
+        found: Auctioned,
+        money: Money | None,
+        shares: Shares | None,
+        *,
+        now_s: int,
     ) -> Round:
-        payers = None
+        checks: list[Payers | Shares] = []
+        key = before.key(fleet)
         if money is not None:
             payers = Payers(fleet, money, before.running, period_s=self.market.terms.period_s)
+            checks, key = [payers], (*key, payers.tight(before.book.bids))
+        if shares is not None:
+            checks, key = [*checks, shares], (*key, tuple(shares.held.items()))
         pool = before.pool
-        key = (*before.key(fleet), () if payers is None else payers.tight(before.book.bids))
         known = self._known.get(pool)
         if known is not None and known.key != key:
             known = None
         if known is None or known.acts or not _nothing_due(known.round, before.state.billed, now_s):
             again = None if known is None or known.round.was_due else known
             known = self._known[pool] = self._solve(
-                fleet, before, found, payers=payers, again=again, key=key, now_s=now_s
+                fleet, before, found, checks=checks, again=again, key=key, now_s=now_s
             )
         done = known.round
         self._kept_back |= known.unpaid
         new = [(win.bid, win.units) for win in done.cleared.wins if win.bid.bid not in before.running]
         self._won |= {bid.bid: pool for bid, _ in new}
-        if payers is not None:
-            payers.promise(new)  # the next pool sees what is left
+        for check in checks:
+            check.promise(new)  # the next pool sees what is left
         found.prices[pool] = done.billed
         times = (found.look_again_s, done.look_again_s)
         found.look_again_s = min((at for at in times if at is not None), default=None)
@@ -361,7 +374,7 @@ class Auctions:
         before: _Open,
         found: Auctioned,
         *,
-        payers: Payers | None,
+        checks: Sequence[Payers | Shares],
         again: _Known | None,
         key: tuple[object, ...],
         now_s: int,
@@ -376,14 +389,15 @@ class Auctions:
             before.book,
             now_s=now_s,
             terms=self.market.terms,
-            placeable=places if payers is None else lambda won: [*places(won), *payers(won)],
+            placeable=lambda won: [*places(won), *(name for check in checks for name in check(won))],
             moving=lambda: places.moves,
             leaving=before.leaving,
             known=None if again is None else again.round.cleared,
         )
         if before.covers and not done.cleared.wins:
             places(())
-        unpaid = again.unpaid if again is not None else {} if payers is None else payers.reasons
+        refused = {name: why for check in checks for name, why in check.reasons.items()}
+        unpaid: Mapping[str, Said] = refused if again is None else again.unpaid
         if unpaid:  # not those that win with fewer GPUs
             won = {win.bid.bid for win in done.cleared.wins}
             unpaid = {name: reason for name, reason in unpaid.items() if name not in won}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
-from brimful.fleet.job import Job
+from brimful.fleet.job import Job, at_size
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
 from brimful.language import Sentence, say
+from brimful.market.bid import Bid
 from brimful.scheduler.ordering import by_queue
 from brimful.scheduler.rules import Quota, Rules
 
@@ -98,6 +99,43 @@ def over_quota(
         counts = {"held": have, "own": own.gpus, "gpus": job.gpus, "idle": max(0, idle)}
         return say("scheduler.too_few_to_lend", queue=name, **counts)
     return None
+
+
+class Shares:
+    """Which new winners of market pools their queues may hold together; says which may not, and why.
+
+    Highest rank first, as with budgets: what one wins, the next of its queue cannot have.
+    """
+
+    def __init__(self, fleet: Fleet, rules: Rules, held: Mapping[str, int]) -> None:
+        self._fleet, self._rules, self.held = fleet, rules, dict(held)
+        self.reasons: dict[str, Sentence] = {}
+
+    def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
+        held, refused = dict(self.held), list[str]()
+        for bid, units in winners:
+            job, more = self._more(bid, units)
+            if more <= 0:
+                continue
+            gpus = self._fleet.capacity.gpus
+            reason = over_quota(at_size(job, more), self._rules, held, gpus, waited_for={})
+            if reason is None:
+                held[queue_of(job)] = held.get(queue_of(job), 0) + more
+            else:
+                refused.append(bid.bid)
+                self.reasons[bid.bid] = reason
+        return refused
+
+    def promise(self, winners: Sequence[tuple[Bid, int]]) -> None:
+        """The next pool sees what is left."""
+        for bid, units in winners:
+            job, more = self._more(bid, units)
+            self.held[queue_of(job)] = self.held.get(queue_of(job), 0) + more
+
+    def _more(self, bid: Bid, units: int) -> tuple[Job, int]:
+        """The job, and how many GPUs it would hold beyond what it holds."""
+        state = self._fleet.jobs[bid.bid]
+        return state.job, units - (0 if state.open_lease is None else state.open_lease.size)
 
 
 class Books:

@@ -6,6 +6,7 @@ from brimful.errors import Said
 from brimful.fleet.state import JobState
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.placing.sizes import Bidders
+from brimful.scheduler.quotas import Shares
 
 
 def clear_market(cycle: Cycle) -> None:
@@ -36,6 +37,7 @@ def clear_market(cycle: Cycle) -> None:
         not_now=not_now,
         planned=cycle.planned,
         sizes=bidders.sizes,
+        shares=Shares(cycle.fleet, cycle.rules, cycle.held) if cycle.rules.quotas else None,
         leaving=cycle.spoken_for,
     )
     cycle.market_events = [*cycle.market_events, *done.events]
