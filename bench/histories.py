@@ -1,8 +1,9 @@
 """Random histories of reservations through the production `tick`, checked by an independent count.
 
 Owners buy, pause, resume, return and extend; they and borrowers submit jobs; the server dies now and then and
-starts again from its log. The watcher sees only the log: it tracks every reserved GPU second by second, and
-computes credits, who holds what and how long owners wait, by brute force.
+starts again from its log. Inside one organisation (`tokens`), owners are granted quotas too, which earn
+tokens. The watcher sees only the log: it tracks every reserved GPU second by second, and computes credits,
+what lenders earn, who holds what and how long owners wait, by brute force.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 
 from brimful.errors import BrimfulError
@@ -59,8 +61,14 @@ class _Bought:
     paid: int
     clock_s: int
     credited: int = 0
+    earned: int = 0
+    # What it should have earned, by hand; and at most, if the clock of who returned it was behind.
+    expected: Fraction = Fraction(0)
+    at_most: Fraction = Fraction(0)
+    shares: int = 0  # of borrowers' leases in it; each is rounded down
     changes: int = 0  # each may round down once
     over: bool = False
+    returned_s: tuple[int, int] | None = None  # when the last of it was, by that clock and by ours
     returned: float = 0.0  # the remaining value of what was returned, at its price
 
     @property
@@ -85,6 +93,11 @@ class Watcher:
     bought: dict[str, _Bought] = field(default_factory=dict)
     waits_s: list[int] = field(default_factory=list)  # of owners, for GPUs that were theirs
     lent_microusd: int = 0
+    token_microusd: int = 0  # of it, what quotas earned
+    spent_microusd: int = 0  # credit that paid for windows
+    expired_microusd: int = 0
+    _prices: list[tuple[int, int]] = field(default_factory=list)  # since when, per GPU-hour
+    _lent: list[events.ReservedLent] = field(default_factory=list)
     _of_lease: dict[str, tuple[str, int]] = field(default_factory=dict)
     _due_since: dict[str, int] = field(default_factory=dict)
 
@@ -96,11 +109,21 @@ class Watcher:
         for moved in self.ledger.transfers[known:]:
             if moved.kind == "credit":
                 self.bought[moved.reservation].credited += moved.microusd
-            self.lent_microusd += moved.microusd if moved.kind == "lent" else 0
+            elif moved.kind == "lent":
+                each = self.bought[moved.reservation]
+                assert each.event.granted != moved.target.startswith("seller:")
+                each.earned += moved.microusd
+                self.lent_microusd += moved.microusd
+                self.token_microusd += moved.microusd if each.event.granted else 0
+            self.spent_microusd += moved.microusd if moved.kind == "spend_credit" else 0
+            self.expired_microusd += moved.microusd if moved.kind == "expire" else 0
+        self._earn(event)
         for name in self._about(event):  # time never goes backwards for any of them
             each = self.bought[name]
             each.clock_s = max(each.clock_s, event.at_s)
             self._follow(event, each.clock_s)
+            if each.over and each.returned_s is None:
+                each.returned_s = (each.clock_s, max(each.clock_s, now_s))
         if isinstance(event, events.ReservationBought):
             self._buy(event)
         self._check(event)
@@ -113,6 +136,40 @@ class Watcher:
             return [self._of_lease[event.lease][0]]
         name = getattr(event, "reservation", "")
         return [name] if name in self.bought else []
+
+    def _earn(self, event: Event) -> None:
+        """What each lender should get of a borrower's lease that has ended: its part of every second."""
+        match event:
+            case events.PoolPriced():
+                self._prices.append((event.at_s, event.microusd_per_gpu_hour))
+            case events.ReservedLent():
+                self._lent.append(event)
+            case events.LeaseEnded(lease=lease) if lease not in self._of_lease:
+                charge = self.fleet.leases[lease]
+                if charge.started_s is not None:
+                    tenant = self.fleet.jobs[charge.job].job.tenant
+                    self._share(tenant, charge.size, charge.started_s, event.at_s)
+            case _:
+                pass
+
+    def _share(self, tenant: str, gpus: int, from_s: int, to_s: int) -> None:
+        ends = [each.at_s for each in self._lent[1:]] + [to_s]
+        for lent, until_s in zip(self._lent, ends, strict=False):
+            for name, n in lent.lent:
+                each = self.bought[name]
+                if each.event.tenant == tenant:
+                    continue
+                part = Fraction(n * gpus * each.event.share_permille, 1000 * HOUR_S * max(1, lent.gpus))
+                first, last = max(from_s, lent.at_s), min(to_s, until_s, each.end_s)
+                early_s, late_s = each.returned_s or (last, last)
+                each.expected += part * self._price_s(first, min(last, early_s))
+                each.at_most += part * self._price_s(first, min(last, late_s))
+                each.shares += 1
+
+    def _price_s(self, first_s: int, last_s: int) -> int:
+        """Price x seconds."""
+        steps = pairwise([*self._prices, (max(last_s, self._prices[-1][0]), 0)])
+        return sum(price * max(0, min(last_s, to_s) - max(first_s, s)) for (s, price), (to_s, _) in steps)
 
     def _buy(self, event: events.ReservationBought) -> None:
         span = (event.start_s, event.end_s, *_prices(event))
@@ -177,6 +234,8 @@ class Watcher:
         assert sum(ledger.balances.values()) == 0
         for budget in self.fleet.purses.budgets.values():
             assert budget.left_microusd == ledger.balance(budget.account) >= 0, budget.name
+        for tenant, credits in self.fleet.reservations.credits.items():
+            assert sum(each.microusd for each in credits) == ledger.balance(f"credit:{tenant}") > 0, tenant
         for account, n in ledger.balances.items():
             assert n >= 0 or not account.startswith(("reservation:", "credit:")), account
         if isinstance(event, events.ReservationBought | events.ReservationExtended):
@@ -238,6 +297,10 @@ class Watcher:
                         )
             assert exact - 2 * each.changes - 1 <= each.credited <= exact + 1e-3, (name, exact, each.credited)
             assert each.credited <= each.paid, name
+            assert each.paid == 0 or not each.event.granted, name
+            # Parts of the supply are cut off after six digits, and what each lease pays is rounded down.
+            least = each.expected * Fraction(1_000_000 - self.capacity, 1_000_000) - each.shares
+            assert least <= each.earned <= each.at_most, (name, each.earned, float(each.expected))
 
 
 def _prices(event: events.ReservationBought | events.ReservationExtended) -> tuple[int, int, int]:
@@ -255,7 +318,7 @@ def _paused(each: _Bought) -> int:
 class History:
     """One random history. Same seed, same bytes."""
 
-    def __init__(self, seed: int, *, actions: int = 25) -> None:
+    def __init__(self, seed: int, *, actions: int = 25, tokens: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         gpus = rng.choice((2, 4, 8))
         self.nodes = [
@@ -266,7 +329,7 @@ class History:
         terms = Terms(notice_s=notice_s, period_s=rng.choice((120, 600)))
         reserve = ReserveTerms(idle_s=rng.choice((300, 900, 3600)), credit_s=rng.choice((6, 48)) * HOUR_S)
         self.market = Market(terms=terms, reserve=reserve)
-        self.actions = actions
+        self.actions, self.tokens = actions, tokens
         self.kernel: Kernel[Due] = Kernel()
         self.work_s: dict[str, float] = {}
         self.engine = TimedEngine(self.nodes, self.work_s, self.kernel)
@@ -276,10 +339,12 @@ class History:
         self._seen = 0
         self._dies_in = 0
         self._start_server()
-        for tenant in ("ann", "bob"):
-            if rng.random() < 0.5:
-                sum_ = rng.randint(20, 2000) * USD
-                self._append(events.BudgetSet(at_s=0, tenant=tenant, microusd=sum_))
+        if tokens:  # given out by the organisation; a team without a budget of its own draws on nothing
+            self._append(events.BudgetSet(at_s=0, tenant="org", microusd=rng.randint(200, 4000) * USD))
+        for tenant in ("ann", "bob", "xi", "yan") if tokens else ("ann", "bob"):
+            if tokens or rng.random() < 0.5:
+                sum_, within = rng.randint(20, 2000) * USD, "org" if tokens else ""
+                self._append(events.BudgetSet(at_s=0, tenant=tenant, microusd=sum_, within=within))
 
     def run(self) -> Watcher:
         for _ in range(self.actions):
@@ -391,6 +456,7 @@ class History:
             hours=rng.randint(1, 12),
             now_s=now_s,
             start_s=None if rng.random() < 0.6 else now_s + rng.randint(0, 6 * HOUR_S),
+            granted=self.tokens and rng.random() < 0.7,
         )
         tenant = rng.choice(("ann", "bob"))
         self._append(buy(self.fleet, offered, self.market.reserve, tenant=tenant, now_s=now_s))
@@ -436,6 +502,9 @@ class Found:
     reservations: int = 0
     crashes: int = 0
     lent_microusd: int = 0
+    token_microusd: int = 0
+    spent_microusd: int = 0
+    expired_microusd: int = 0
     waits_s: list[int] = field(default_factory=list)  # beyond the notice; negative: earlier
 
     @property
@@ -443,11 +512,11 @@ class Found:
         return sum(wait_s <= LATE_S for wait_s in self.waits_s) / len(self.waits_s) if self.waits_s else 1.0
 
 
-def try_histories(seeds: range, *, actions: int = 25) -> Found:
+def try_histories(seeds: range, *, actions: int = 25, tokens: bool = False) -> Found:
     """Generate them, check them, and replay each from its own bytes."""
     found = Found()
     for seed in seeds:
-        history = History(seed, actions=actions)
+        history = History(seed, actions=actions, tokens=tokens)
         try:
             seen = history.run()
         except AssertionError as error:
@@ -459,5 +528,8 @@ def try_histories(seeds: range, *, actions: int = 25) -> Found:
         found.reservations += len(seen.bought)
         found.crashes += history.crashes
         found.lent_microusd += seen.lent_microusd
+        found.token_microusd += seen.token_microusd
+        found.spent_microusd += seen.spent_microusd
+        found.expired_microusd += seen.expired_microusd
         found.waits_s += (wait_s - seen.notice_s for wait_s in seen.waits_s)
     return found

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
 from brimful.fleet.events import (
     BudgetSet,
+    BudgetsRenewed,
     CreditsExpired,
     Event,
     JobSubmitted,
+    LeaseEnded,
     LeaseStarted,
     NodeJoined,
     NodeLeft,
     PoolPriced,
     ReservationEnded,
+    ReservedLent,
     from_record,
     to_record,
 )
@@ -380,6 +385,58 @@ def test_nobody_earns_by_buying_while_the_pool_is_dear_and_lending_at_once() -> 
     assert lent + soon.pause_microusd_per_gpu_hour <= soon.microusd_per_gpu_hour
     later = quote(books.fleet, MARKET, POOL, gpus=8, hours=3, now_s=DAY_S, start_s=2 * DAY_S)
     assert later.microusd_per_gpu_hour == UNIT
+
+
+def test_a_quota_is_free_and_what_it_earns_is_added_to_the_budget_of_its_owner() -> None:
+    books = Books()
+    ann = BudgetSet(at_s=0, tenant="ann", microusd=10 * USD)
+    books.write(ann, replace(ann, tenant="bob", microusd=100 * USD), priced(0, 2))
+    offered = quote(books.fleet, MARKET, POOL, gpus=4, hours=2000, now_s=0, granted=True)
+    quota = buy(books.fleet, offered, MARKET.reserve, tenant="ann", now_s=0)
+    assert quota.granted
+    assert quota.paid_microusd == offered.total_microusd == 0
+    books.write(quota)
+    books.pause("r1", at_s=0)
+    books.write(ReservedLent(at_s=0, **POOL._asdict(), gpus=8, lent=(("r1", 4),)))
+    borrower = replace(granted("reds", node="n", gpus=(0, 1, 2, 3)), microusd_per_gpu_hour=2 * USD)
+    books.write(JobSubmitted(at_s=0, job=a_job("reds", gpus=4, tenant="bob")), borrower)
+    books.write(LeaseStarted(at_s=0, lease="reds.1"), LeaseEnded(at_s=HOUR_S, lease="reds.1", exit_code=0))
+    purses = books.fleet.purses.budgets
+    assert purses["bob"].left_microusd == 92 * USD
+    assert purses["ann"].left_microusd == 13 * USD  # half of the supply was its own: 3/4 of half of 8 tokens
+    assert books.ledger.balance("budget:ann") == 13 * USD
+    assert books.ledger.balance("site:here") == 5 * USD
+    books.resume("r1", at_s=2 * HOUR_S)
+    assert books.credit() == 0, "nothing was paid for it, so its pause earns nothing by itself"
+    more = quote_extension(books.fleet, MARKET, "r1", hours=500, now_s=0)
+    assert (more.granted, more.total_microusd) == (True, 0)
+    books.write(extend(books.fleet, "r1", more, now_s=3 * HOUR_S))
+    books.give_back("r1", at_s=4 * HOUR_S)
+    assert purses["ann"].left_microusd == 13 * USD
+
+
+def test_what_a_quota_earned_lapses_with_the_period_of_the_budget() -> None:
+    books = Books()
+    month = BudgetSet(at_s=0, tenant="ann", microusd=10 * USD, period="monthly", until_s=30 * DAY_S)
+    books.write(month)
+    books.fleet.purses.credit("ann", 3 * USD)
+    assert books.fleet.purses.budgets["ann"].left_microusd == 13 * USD
+    renewed = BudgetsRenewed(at_s=30 * DAY_S, since_s=30 * DAY_S, budgets=(("ann", 60 * DAY_S),))
+    books.fleet.apply(renewed)
+    assert books.fleet.purses.budgets["ann"].left_microusd == 10 * USD
+
+
+def test_quotas_and_windows_share_the_pool() -> None:
+    """A quota is no promise beyond the GPUs there are, and takes none that is sold."""
+    books = Books()
+    books.buy(gpus=5, hours=10)
+    for granted_ in (True, False):
+        refusal(
+            lambda free=granted_: quote(books.fleet, MARKET, POOL, gpus=4, hours=10, now_s=0, granted=free),
+            code="not_enough_gpus",
+        )
+    assert quote(books.fleet, MARKET, POOL, gpus=3, hours=9000, now_s=0, granted=True).free_gpus == 3
+    refusal(lambda: quote(books.fleet, MARKET, POOL, gpus=3, hours=9000, now_s=0), code="too_long")
 
 
 def test_the_operator_sets_the_terms_and_the_rest_keep_their_defaults() -> None:

@@ -17,6 +17,14 @@ def test_random_histories_credit_and_sell_no_hour_twice_and_owners_have_theirs_b
     assert found.in_time >= 0.999
 
 
+def test_so_do_histories_of_quotas_that_earn_tokens() -> None:
+    """Besides: what each lender earns is its part of every second that a borrower paid for, and no more."""
+    found = try_histories(range(30_000, 30_100), tokens=True)
+    assert found.token_microusd > 0
+    assert found.crashes > 60
+    assert found.in_time >= 0.999
+
+
 @pytest.mark.parametrize(
     "seed",
     [

@@ -148,6 +148,44 @@ def test_idle_gpus_are_lent_and_come_back_with_notice(shop: Shop) -> None:
     assert shop.service.reader.ledger.balance("seller:a") == report["earned_microusd"]
 
 
+def test_an_operator_grants_a_quota_and_what_it_earns_is_in_the_budget_of_the_team(shop: Shop) -> None:
+    quota = {**WINDOW, "gpus": 4, "hours": 2000, "tenant": "a", "granted": True}
+    status, error = shop.ask("POST", "/v1/reservations", shop.a, **quota)
+    assert (status, error["code"]) == (403, "forbidden"), "no team gives itself a quota"
+    for team in "ab":
+        shop.ask("POST", f"/v1/budgets/{team}", shop.operator, microusd=100 * USD)
+    made = buy(shop, shop.operator, **quota)
+    assert (made["granted"], made["paid_microusd"], made["gpus"]) == (True, 0, 4)
+    shop.ask("POST", "/v1/reservations/r1/pause", shop.a, gpus=4)
+    borrower = shop.submit(shop.b, gpus=2, tenant="b")
+    shop.tick()
+    shop.tick(1)
+    shop.tick(HOUR_S)
+    owner = shop.submit(shop.a, gpus=4, tenant="a")
+    shop.ask("POST", "/v1/reservations/r1/resume", shop.a, gpus=4)
+    shop.tick()
+    lease = shop.service.reader.job(borrower).open_lease
+    assert lease is not None
+    assert lease.notice_s == shop.now_s + 60
+    shop.tick(60)
+    shop.end(lease.lease, exit_code=0)
+    shop.tick()
+    assert shop.service.reader.job(owner).phase == "running"
+    paid = shop.service.reader.job(borrower).cost_microusd(shop.now_s)
+    (report,) = shop.ask("GET", "/v1/reservations", shop.a)[1]["reservations"]
+    earned = report["earned_microusd"]
+    assert 0.7 * paid < earned <= 0.75 * paid + 1
+    assert report["net_microusd"] == -earned
+    budgets = shop.service.reader.fleet.purses.budgets
+    assert budgets["a"].left_microusd == 100 * USD + earned
+    assert budgets["b"].left_microusd == 100 * USD - paid
+    assert shop.service.reader.ledger.balance("seller:a") == 0
+    status, error = shop.ask("POST", "/v1/reservations/r1/extend", shop.a, hours=1)
+    assert (status, error["code"]) == (403, "forbidden"), "nor does it make one longer"
+    assert shop.ask("POST", "/v1/reservations/r1/extend", shop.operator, hours=1)[0] == 200
+    assert shop.ask("POST", "/v1/reservations/r1/return", shop.b, gpus=1)[0] == 404
+
+
 def test_who_lends_may_bid_for_a_job_larger_than_its_reservation_and_earns_nothing_meanwhile(
     shop: Shop,
 ) -> None:
@@ -335,20 +373,20 @@ def test_the_command_asks_before_it_spends(capsys: pytest.CaptureFixture[str]) -
 class Through:
     """The client's calls, answered by the shop."""
 
-    def __init__(self, shop: Shop) -> None:
-        self._shop = shop
+    def __init__(self, shop: Shop, who: dict[str, str] | None = None) -> None:
+        self._shop, self._who = shop, who or shop.a
 
     def quote_reservation(self, **window: object) -> Any:
-        return self._ask("/quote", self._shop.a, **window)
+        return self._ask("/quote", self._who, **window)
 
     def buy_reservation(self, *, key: str = "", **window: object) -> Any:
-        return self._ask("", {**self._shop.a, "idempotency-key": key}, **window)
+        return self._ask("", {**self._who, "idempotency-key": key}, **window)
 
     def quote_extension(self, name: str, hours: int) -> Any:
-        return self._ask(f"/{name}/quote", self._shop.a, hours=hours)
+        return self._ask(f"/{name}/quote", self._who, hours=hours)
 
     def extend_reservation(self, name: str, hours: int, at_most: int, *, key: str = "") -> Any:
-        who, limit = {**self._shop.a, "idempotency-key": key}, {"at_most_microusd_per_gpu_hour": at_most}
+        who, limit = {**self._who, "idempotency-key": key}, {"at_most_microusd_per_gpu_hour": at_most}
         return self._ask(f"/{name}/extend", who, hours=hours, **limit)
 
     def _ask(self, path: str, who: dict[str, str], **body: object) -> Any:
@@ -371,4 +409,19 @@ def test_a_command_that_bought_the_last_gpus_can_be_sent_again_under_its_key(
     assert shop.service.reader.ledger.balance("reservation:r1") == 4 * 336 * UNIT
     assert main([*bought, "y", "--json"]) == 1
     assert "not_enough_gpus" in capsys.readouterr().out
+    assert shop.service.reader.fleet.reservations.bought == 1
+
+
+def test_the_command_grants_a_quota_for_operators_alone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reserve", "grant", "--tenant", "a", "--gpu", "h100", "--gpus", "2", "--hours", "2000"]
+    command += ["--key", "x"]
+    monkeypatch.setattr("brimful.cli.money.reserve.Client", lambda: Through(shop))
+    assert main([*command, "--json"]) == 1
+    assert "forbidden" in capsys.readouterr().out
+    monkeypatch.setattr("brimful.cli.money.reserve.Client", lambda: Through(shop, shop.operator))
+    for _ in range(2):
+        assert main(command) == 0
+        assert words("money.reserve_granted", reservation="r1", tenant="a") in capsys.readouterr().out
     assert shop.service.reader.fleet.reservations.bought == 1

@@ -53,7 +53,7 @@ COMMANDS: dict[str, str] = {
     "market forecast": "money.forecast",
     **_verbs("market", "clear deadline", "money.market"),
     "market ledger": "money.accounts",
-    **_verbs("reserve", "quote buy pause resume return extend list", "money.reserve"),
+    **_verbs("reserve", "quote buy grant pause resume return extend list", "money.reserve"),
     **_verbs("cloud", "show offers plan check", "money.cloud"),
     "budget": "money.accounts",
     "invoice": "money.accounts",

@@ -244,7 +244,8 @@ class Client:
         return cast("reserve_answers.ReserveQuoteAnswer", self.post("/v1/reservations/quote", window))
 
     def buy_reservation(self, *, key: str = "", **window: object) -> reserve_answers.ReservationAnswer:
-        """The same, with `tenant` and `at_most_microusd_per_gpu_hour`. Spends money, once per `key`."""
+        """The same, with `tenant`, `at_most_microusd_per_gpu_hour` and `granted` (a quota, from an operator).
+        Spends money, once per `key`."""
         done = self.post("/v1/reservations", window, _keyed(key))
         return cast("reserve_answers.ReservationAnswer", done)
 

@@ -26,6 +26,7 @@ class ReserveQuoteAnswer(TypedDict):
 class ReservationAnswer(TypedDict):
     reservation: str
     tenant: str
+    granted: Annotated[bool, "a quota: free of charge; what it earns is added to its tenant's budget"]
     state: Literal["booked", "open", "ended"]
     site: str
     gpu: str

@@ -528,7 +528,7 @@ class Fleet:
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
         owed = lease.cost_microusd(at_s)
         state.overrun_microusd += self.purses.close(job, ended, owed)
-        self.reservations.lease_ended(event, owed=owed)
+        self.purses.earned(self.reservations.lease_ended(event, owed=owed))
         left_early = lease.notice_s is not None and event.requeue  # it was on notice
         state.preemptions += left_early and not stopped
         if not stopped and not left_early and event.exit_code != 0:

@@ -26,7 +26,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.money.prices import PriceLine
 from brimful.fleet.money.purse import OVERRUN, Move, Purses, Running
 from brimful.fleet.node import Pool
-from brimful.fleet.reservations.reservation import RESERVING, Moved, Reservations
+from brimful.fleet.reservations.reservation import RESERVING, Moved, MoveKind, Reservations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,27 +217,29 @@ class Ledger:
                 )
 
     def _move_reserved(self, moved: Moved, *, at_s: int, lease: str = "") -> None:
-        named = {"kind": moved.kind, "lease": lease, "reservation": moved.reservation}
+        kind = "lent" if moved.kind == "earn" else moved.kind
+        named = {"kind": kind, "lease": lease, "reservation": moved.reservation}
         for source, target, microusd in self._accounts(moved):
             self._move(source, target, microusd, at_s=at_s, **named)
 
     def _accounts(self, moved: Moved) -> list[tuple[str, str, int]]:
         """(source, target, amount) for each movement."""
         paid, credit, microusd = f"reservation:{moved.reservation}", f"credit:{moved.tenant}", moved.microusd
-        match moved.kind:
-            case "reserve":
-                parts = self._purses.reserve(moved.tenant, microusd) if microusd else []
-                return [(source, paid, part) for source, part in parts]
-            case "spend_credit":
-                return [(credit, paid, microusd)]
-            case "credit":
-                return [(paid, credit, microusd)]
-            case "post":
-                return [(paid, f"site:{moved.site}", microusd)]
-            case "expire":
-                return [(credit, "operator:credits", microusd)]
-            case "lent":
-                return [(f"site:{moved.site}", f"seller:{moved.tenant}", microusd)]
+        if moved.kind == "reserve":
+            parts = self._purses.reserve(moved.tenant, microusd) if microusd else []
+            return [(source, paid, part) for source, part in parts]
+        site = f"site:{moved.site}"
+        if moved.kind == "earn":
+            moves = self._purses.credit(moved.tenant, microusd, source=site, kind="lent")
+            return [move[:3] for move in moves]
+        accounts: dict[MoveKind, tuple[str, str]] = {
+            "spend_credit": (credit, paid),
+            "credit": (paid, credit),
+            "post": (paid, site),
+            "expire": (credit, "operator:credits"),
+            "lent": (site, f"seller:{moved.tenant}"),
+        }
+        return [(*accounts[moved.kind], microusd)]
 
     def _round(self, seller: str, remainder: int, event: events.LeaseEnded) -> None:
         """Bills are rounded down; the seller still gets its due, as soon as it adds up to a micro-dollar."""

@@ -5,6 +5,9 @@
     pause price  a part of it, for each paused hour; the GPUs are lent and can be taken back
     return price a larger part, for each remaining hour of GPUs that are given up for good
 
+An operator may also grant a window, as a quota: it is free of charge, so nothing comes back of it, and what
+its GPUs earn while others use them is added to its owner's budget.
+
 Each verb looks at the current fleet and makes the event, or refuses with numbers; nothing is written here.
 """
 
@@ -26,6 +29,7 @@ from brimful.language import Quoted, Usd, count, say
 from brimful.market.pools import BOUGHT, Market, ReserveTerms, floor_of
 from brimful.units import DAY_S, HOUR_S
 
+GRANT_HOURS = 10_000  # the longest quota: a good year
 LOOK_BACK_S = 7 * DAY_S
 SOON_S = DAY_S  # a window that begins by then costs at least the pool's current price
 
@@ -41,6 +45,7 @@ class Quote:
     return_microusd_per_gpu_hour: int
     share_permille: int
     free_gpus: int  # GPUs that could be reserved for this window, these included
+    granted: bool = False
 
     @property
     def hours(self) -> int:
@@ -60,25 +65,20 @@ def quote(
     hours: int,
     now_s: int,
     start_s: int | None = None,
+    granted: bool = False,
 ) -> Quote:
     """The price of this many GPUs for a window of whole hours; a start in the past means now."""
     market = _market_of(fleet, market, pool)
     terms = market.reserve
     start_s = now_s if start_s is None else max(now_s, start_s)
-    _check_counts(gpus=gpus, hours=hours, longest=terms.longest_hours)
+    _check_counts(gpus=gpus, hours=hours, longest=GRANT_HOURS if granted else terms.longest_hours)
     if start_s - now_s > terms.ahead_s:
         raise Refused(
             say("market.reserve_too_far", days=terms.ahead_s // DAY_S, asked=(start_s - now_s) // DAY_S),
             code="too_far_ahead",
         )
     end_s = start_s + hours * HOUR_S
-    free = free_gpus(fleet, pool, start_s=start_s, end_s=end_s)
-    if gpus > free:
-        raise Refused(
-            say("market.reserve_full", gpus=count("gpu", gpus), free=free, gpu=pool.gpu, site=pool.site),
-            code="not_enough_gpus",
-        )
-    return _priced(fleet, market, pool, gpus=gpus, start_s=start_s, end_s=end_s, now_s=now_s, free=free)
+    return _offer(fleet, market, pool, gpus=gpus, start_s=start_s, end_s=end_s, now_s=now_s, granted=granted)
 
 
 def buy(
@@ -113,25 +113,20 @@ def buy(
         credits=credits,
         by=by,
         key=key,
+        granted=offered.granted,
     )
 
 
 def quote_extension(fleet: Fleet, market: Market | None, name: str, *, hours: int, now_s: int) -> Quote:
-    """The same GPUs for more hours, at current prices."""
+    """The same GPUs for more hours, at current prices; a quota stays free of charge."""
     found = _open(fleet, name, now_s=now_s)
     market = _market_of(fleet, market, found.pool)
     bought = (found.end_s - found.start_s) // HOUR_S
-    _check_counts(gpus=found.gpus, hours=hours, longest=market.reserve.longest_hours - bought)
+    longest = GRANT_HOURS if found.granted else market.reserve.longest_hours
+    _check_counts(gpus=found.gpus, hours=hours, longest=longest - bought)
     start_s, end_s = found.end_s, found.end_s + hours * HOUR_S
-    free = free_gpus(fleet, found.pool, start_s=start_s, end_s=end_s)
-    if found.gpus > free:
-        gpus = count("gpu", found.gpus)
-        raise Refused(
-            say("market.reserve_full", gpus=gpus, free=free, gpu=found.pool.gpu, site=found.pool.site),
-            code="not_enough_gpus",
-        )
-    pool, gpus_left = found.pool, found.gpus
-    return _priced(fleet, market, pool, gpus=gpus_left, start_s=start_s, end_s=end_s, now_s=now_s, free=free)
+    window = {"gpus": found.gpus, "start_s": start_s, "end_s": end_s}
+    return _offer(fleet, market, found.pool, **window, now_s=now_s, granted=found.granted)
 
 
 def extend(
@@ -230,7 +225,7 @@ def _pay(
     return credits
 
 
-def _priced(
+def _offer(
     fleet: Fleet,
     market: Market,
     pool: Pool,
@@ -239,19 +234,16 @@ def _priced(
     start_s: int,
     end_s: int,
     now_s: int,
-    free: int,
+    granted: bool,
 ) -> Quote:
+    free = free_gpus(fleet, pool, start_s=start_s, end_s=end_s)
+    if gpus > free:
+        raise Refused(
+            say("market.reserve_full", gpus=count("gpu", gpus), free=free, gpu=pool.gpu, site=pool.site),
+            code="not_enough_gpus",
+        )
     terms = market.reserve
-    floor = floor_of(slot.node for slot in fleet.capacity.slots.values() if slot.pool == pool)
-    line = fleet.prices.get(pool)
-    worth = max(floor, usual_price(line, now_s=now_s))
-    if line is not None and line.points and start_s - now_s < SOON_S:
-        # Otherwise a tenant that buys while the pool is expensive and lends at once would earn more than it
-        # paid.
-        worth = max(worth, line.last.microusd_per_gpu_hour, line.last.cleared_microusd_per_gpu_hour)
-    if not worth:  # otherwise one tenant could take the whole pool for weeks, for nothing
-        raise Refused(say("market.reserve_free", gpu=pool.gpu, site=pool.site), code="no_price")
-    unit = -(-worth * (1000 + terms.premium_permille) // 1000)
+    unit = 0 if granted else _unit_price(fleet, terms, pool, start_s=start_s, now_s=now_s)
     return Quote(
         pool=pool,
         gpus=gpus,
@@ -262,7 +254,21 @@ def _priced(
         return_microusd_per_gpu_hour=unit * terms.return_permille // 1000,
         share_permille=terms.share_permille,
         free_gpus=free,
+        granted=granted,
     )
+
+
+def _unit_price(fleet: Fleet, terms: ReserveTerms, pool: Pool, *, start_s: int, now_s: int) -> int:
+    floor = floor_of(slot.node for slot in fleet.capacity.slots.values() if slot.pool == pool)
+    line = fleet.prices.get(pool)
+    worth = max(floor, usual_price(line, now_s=now_s))
+    if line is not None and line.points and start_s - now_s < SOON_S:
+        # Otherwise a tenant that buys while the pool is expensive and lends at once would earn more than it
+        # paid.
+        worth = max(worth, line.last.microusd_per_gpu_hour, line.last.cleared_microusd_per_gpu_hour)
+    if not worth:  # otherwise one tenant could take the whole pool for weeks, for nothing
+        raise Refused(say("market.reserve_free", gpu=pool.gpu, site=pool.site), code="no_price")
+    return -(-worth * (1000 + terms.premium_permille) // 1000)
 
 
 def usual_price(line: PriceLine | None, *, now_s: int) -> int:

@@ -62,6 +62,12 @@ def buy(args: argparse.Namespace) -> Answer:
     return _pay(args, lambda: client.quote_reservation(**window), price, send, "money.reserve_bought")
 
 
+def grant(args: argparse.Namespace) -> Answer:
+    done = Client().buy_reservation(**_window(args), tenant=args.tenant, granted=True, key=args.key)
+    said = words("money.reserve_granted", reservation=done["reservation"], tenant=done["tenant"])
+    return Answer(done, f"{said}\n\n{table_of([done])}")
+
+
 def extend(args: argparse.Namespace) -> Answer:
     client = Client()
 
@@ -221,6 +227,7 @@ GPUS = arg("--gpus", type=integer, metavar="N")
 HOURS = arg("--hours", type=integer, metavar="N", required=True)
 AT_MOST = arg("--at-most", metavar="USD")
 KEY = arg("--key", default="")
+TENANT = arg("--tenant", required=True)
 VERBS = {
     "quote": Verb("brimful reserve quote --gpu h100 --gpus 8 --hours 24", (_add_window,), quote),
     "buy": Verb(
@@ -228,6 +235,11 @@ VERBS = {
         "brimful reserve buy --gpu h100 --gpus 8 --hours 24 --at-most 2.50 --yes",
         (_add_window, AT_MOST, KEY, arg("--tenant"), CONSENT, DRY_RUN),
         buy,
+    ),
+    "grant": Verb(
+        "brimful reserve grant --tenant vision --gpu h100 --gpus 8 --hours 2160",
+        (_add_window, KEY, TENANT),
+        grant,
     ),
     "pause": Verb(
         "brimful reserve pause r1\nbrimful reserve pause r1 --gpus 4", (NAME, GPUS), _change("pause")

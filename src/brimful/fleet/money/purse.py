@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.fleet.events import BudgetSet, BudgetsRenewed, BudgetWarned, Period
 from brimful.fleet.job import Job
+
+if TYPE_CHECKING:
+    from brimful.fleet.reservations.reservation import Moved
 
 
 class Move(NamedTuple):
@@ -219,13 +222,22 @@ class Purses:
         for child in self.children(budget.name):
             child.within = ""
 
-    def credit(self, tenant: str, microusd: int) -> list[Move]:
+    def credit(
+        self, tenant: str, microusd: int, *, source: str = "operator:credits", kind: str = "credit"
+    ) -> list[Move]:
+        """It may spend this much more, until its budget is renewed."""
         if tenant not in self.budgets:
-            return _moves(("operator:credits", f"tenant:{tenant}", microusd, "credit"))
+            return _moves((source, f"tenant:{tenant}", microusd, kind))
         self.budgets[tenant].left_microusd += microusd
         for budget in self.line(tenant):
             budget.allowed_microusd += microusd
-        return _moves(("operator:credits", f"budget:{tenant}", microusd, "credit"))
+        return _moves((source, f"budget:{tenant}", microusd, kind))
+
+    def earned(self, moved: Iterable[Moved]) -> None:
+        """What quotas earned is their owners' to spend."""
+        for each in moved:
+            if each.kind == "earn":
+                self.credit(each.tenant, each.microusd)
 
     # -- spending --------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from brimful.fleet.node import OfPool, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, paid ahead
-    version: ClassVar[int] = 3
+class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, paid ahead or granted
+    version: ClassVar[int] = 4
     at_s: int
     reservation: str
     tenant: str
@@ -32,6 +32,7 @@ class ReservationBought(OfPool, Event):  # GPUs of a market pool, for a window, 
     credits: tuple[tuple[int, int], ...] = ()  # which: (micro-dollars, when they expire)
     by: str = ""  # who bought it
     key: str = ""  # the buyer's idempotency key: a second purchase under it is the first
+    granted: bool = False  # a quota: free of charge, and what it earns is added to its owner's budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""GPUs of a market pool that a tenant has paid for ahead: who holds them, who lends them, what comes back.
+"""GPUs of a market pool that a tenant has paid for or was granted: who holds and lends them, what comes back.
 
     bought ──▶ idle ◀──▶ used (leases of its owner, at no extra cost)
                 └◀──▶ paused ──▶ returned           idle for a while, or paused: lent to the spot pool
@@ -33,13 +33,13 @@ RESERVING: tuple[type[events.Event], ...] = (
     events.ReservedLent,
 )
 
-MoveKind = Literal["reserve", "spend_credit", "credit", "post", "expire", "lent"]
+MoveKind = Literal["reserve", "spend_credit", "credit", "post", "expire", "lent", "earn"]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
     """Money that a reservation moves: out of a purse or credit into it, or from it to credit or its site;
-    or its owner's part of what its site earned."""
+    or its owner's part of what its site earned, to the owner or, of a quota, to its budget."""
 
     kind: MoveKind
     tenant: str
@@ -114,6 +114,7 @@ class Reservation:
     idle_s: int  # unused for this long, they are lent
     credit_s: int  # how long credits are valid
     at_s: int  # up to when it has been counted
+    granted: bool = False  # a quota: free of charge, and what it earns is added to its owner's budget
     keys: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # (who, key) -> GPUs, hours
     paid_microusd: int = 0
     paid_with: list[Credit] = field(default_factory=list)  # earlier credits, last to expire first
@@ -304,7 +305,8 @@ class Reservations:
 
     def _earn(self, found: Reservation, microusd: int) -> Moved:
         found.earned_microusd += microusd
-        return Moved("lent", found.tenant, microusd, found.reservation, found.pool.site)
+        kind: MoveKind = "earn" if found.granted else "lent"
+        return Moved(kind, found.tenant, microusd, found.reservation, found.pool.site)
 
     def paid_by(self, event: events.Event) -> list[tuple[str, int]]:
         """The same; returns only who paid how much out of a purse."""
@@ -321,6 +323,7 @@ class Reservations:
             share_permille=event.share_permille,
             idle_s=event.idle_s,
             credit_s=event.credit_s,
+            granted=event.granted,
             at_s=event.at_s,
             bought_gpu_s=event.gpus * (event.end_s - event.start_s),
         )

@@ -44,6 +44,10 @@ class BuyRequest(WindowRequest):
     at_most_microusd_per_gpu_hour: Annotated[
         Limit | None, Field(description="fail instead of charging more if the price has changed")
     ] = None
+    granted: Annotated[
+        bool,
+        Field(description="a quota, from an operator: free; what it earns is added to the tenant's budget"),
+    ] = False
 
 
 class GpusRequest(Request):
@@ -74,6 +78,8 @@ class ReserveVerbs:
         with self._gate.audited(who, "reservation.buy", lambda: f"{tenant} {made}"):
             if not who.may("submitter", tenant):
                 raise forbidden(who, "submitter") if who.sees(tenant) else other_team(who, tenant)
+            if asked.granted and not who.may("operator"):
+                raise forbidden(who, "operator")
             found = self._reserving.buy(
                 self._reserving.pool(gpu=asked.gpu, site=asked.site, tier=asked.tier),
                 gpus=asked.gpus,
@@ -83,6 +89,7 @@ class ReserveVerbs:
                 at_most=asked.at_most_microusd_per_gpu_hour,
                 by=who.name,
                 key=key,
+                granted=asked.granted,
             )
             made = found.reservation
         return reservation_view(self._reader, found)
@@ -92,10 +99,12 @@ class ReserveVerbs:
 
     def extend(self, who: Principal, name: str, asked: ExtendRequest, key: str = "") -> ReservationAnswer:
         with self._gate.audited(who, "reservation.extend", lambda: f"{name} {asked.hours}"):
-            at_most = asked.at_most_microusd_per_gpu_hour
-            found = self._reserving.extend(
-                self._own(who, name), hours=asked.hours, at_most=at_most, by=who.name, key=key
-            )
+            at_most, own = asked.at_most_microusd_per_gpu_hour, self._own(who, name)
+            with self._reader.locked():
+                granted = self._reserving.find(own).granted
+            if granted and not who.may("operator"):
+                raise forbidden(who, "operator")
+            found = self._reserving.extend(own, hours=asked.hours, at_most=at_most, by=who.name, key=key)
         return reservation_view(self._reader, found)
 
     def change(self, who: Principal, name: str, verb: str, asked: GpusRequest) -> ReservationAnswer:

@@ -46,7 +46,9 @@ class Reserving:
             raise BadInput(say("market.reserve_which_pool", gpu=gpu, pools=which))
         return wanted[0]
 
-    def quote(self, pool: Pool, *, gpus: int, hours: int, start_s: int | None) -> rules.Quote:
+    def quote(
+        self, pool: Pool, *, gpus: int, hours: int, start_s: int | None, granted: bool = False
+    ) -> rules.Quote:
         reader = self._reader
         with reader.locked():
             return rules.quote(
@@ -57,6 +59,7 @@ class Reserving:
                 hours=hours,
                 start_s=start_s,
                 now_s=reader.now_s(),
+                granted=granted,
             )
 
     def buy(
@@ -70,6 +73,7 @@ class Reserving:
         at_most: int | None,
         by: str,
         key: str = "",
+        granted: bool = False,
     ) -> Reservation:
         """A second purchase with a buyer's key is the first one: returns what that bought."""
         reader, known = self._reader, ""
@@ -83,11 +87,12 @@ class Reserving:
                     "tenant": tenant == found.tenant,
                     "pool": pool == found.pool,
                     "start_s": not is_later,
+                    "granted": granted == found.granted,
                     **_same_size(found, by, key, gpus=gpus, hours=hours),
                 }
                 _check_same(key, known, same)
                 return []
-            offered = self.quote(pool, gpus=gpus, hours=hours, start_s=start_s)
+            offered = self.quote(pool, gpus=gpus, hours=hours, start_s=start_s, granted=granted)
             terms = ReserveTerms() if reader.market is None else reader.market.reserve
             now_s = reader.now_s()
             who = {"tenant": tenant, "by": by, "key": key}
