@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from brimful.adapters.engines.devices import MOST_GPUS, Device, DeviceGroup, group_devices, why_strange
+from brimful.adapters.engines.devices import (
+    MOST_GPUS,
+    Device,
+    DeviceGroup,
+    catalog_names,
+    group_devices,
+    why_strange,
+)
 from tests.builders import code_of
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
@@ -76,3 +83,15 @@ def test_a_node_that_cannot_be_is_not_believed(node: str, gpus: int) -> None:
 @pytest.mark.parametrize("node", ["n-0", "10.0.0.5", "fe80::1", "gpu_7.example.org", "mixed:mig-1g.10gb"])
 def test_a_node_that_can_be_is_believed(node: str) -> None:
     assert why_strange(node, MOST_GPUS) is None
+
+
+def test_a_name_that_several_cards_share_asks_for_any_of_them() -> None:
+    assert catalog_names(["a100", "H100"]) == [
+        "a100",  # a site may call its own just that
+        "a100-sxm-40gb",
+        "a100-sxm-80gb",
+        "a100-pcie-40gb",
+        "a100-pcie-80gb",
+        "h100-sxm-80gb",
+    ]
+    assert catalog_names(["A100 80GB PCIe", "our-own"]) == ["a100-pcie-80gb", "our-own"]

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import ValidationError
 
-from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.devices import catalog_names
 from brimful.client.shown import command_line
 from brimful.errors import BadInput, BrimfulError, NotFound, WorldFailed
 from brimful.language.printable import all_printable
@@ -27,6 +27,7 @@ from brimful.server.jobfiles.sbatch import minutes_of
 from tests.builders import check_reason, refuses
 from tests.server.builders import OPERATOR
 
+A100 = ["a100", "a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"]  # any of them will do
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"
 
 
@@ -83,7 +84,7 @@ env_from: [HOME]
         "command": ["python", "train.py"],
         "name": "n",
         "gpus": 4,
-        "gpu_types": [catalog_name("H100"), catalog_name("a100")],
+        "gpu_types": ["h100-sxm-80gb", *A100],
         "within": "rack",
         "sites": ["west"],
         "tenant": "vision",
@@ -273,11 +274,18 @@ something_new: 1
 
 @pytest.mark.parametrize(
     ("resources", "gpus", "types"),
-    [("A100:4", 4, 1), ("{A100: 4, H100: 4}", 4, 2), ("[L4:2, T4:2]", 2, 2), ("V100", 1, 1)],
+    [
+        ("A100:4", 4, ["A100"]),
+        ("{A100: 4, H100: 4}", 4, ["A100", "H100"]),
+        ("[L4:2, T4:2]", 2, ["L4", "T4"]),
+        ("V100", 1, ["V100"]),
+    ],
 )
-def test_accelerators_in_each_of_their_forms(tmp_path: Path, resources: str, gpus: int, types: int) -> None:
+def test_accelerators_in_each_of_their_forms(
+    tmp_path: Path, resources: str, gpus: int, types: list[str]
+) -> None:
     file = read(tmp_path, f"resources: {{accelerators: {resources}}}\nrun: x", "task.yaml")
-    assert (file.body["gpus"], len(file.body["gpu_types"])) == (gpus, types)
+    assert (file.body["gpus"], file.body["gpu_types"]) == (gpus, catalog_names(types))
 
 
 FIRM = ["owned", "reserved", "on_demand"]
@@ -306,7 +314,7 @@ def test_what_a_skypilot_task_may_choose_from(
     tmp_path: Path, resources: str, types: list[str], tiers: list[str], notes: list[str]
 ) -> None:
     file = read(tmp_path, f"resources: {resources}\nrun: x", "task.yaml")
-    assert (file.body["gpus"], file.body["gpu_types"]) == (2, [catalog_name(each) for each in types])
+    assert (file.body["gpus"], file.body["gpu_types"]) == (2, catalog_names(types))
     assert (file.body["tiers"], file.unsupported) == (tiers, {})
     assert [note.code for note in file.notes] == notes
     assert Submission(**file.body).as_job(OPERATOR, "").tiers == tuple(tiers)

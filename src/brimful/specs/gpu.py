@@ -106,6 +106,11 @@ def is_in_catalog(text: str) -> bool:
     return True
 
 
+def variants_of(text: str) -> list[str]:
+    """The cards that a name may mean: 'a100' is any of four."""
+    return _CATALOG.variants(text)
+
+
 def slips_of_gpus(text: str) -> list[str]:
     """The cards one keystroke away from a name that no card has: it is surely a slip.
 

@@ -65,8 +65,7 @@ class Catalog:
         exact = [name for name, keys in self._index.items() if wanted in keys]
         if wanted and len(exact) == 1:
             return exact[0]
-        words = set(self._words(text))
-        holding = exact or [name for name in self._index if words and words <= set(self._words(name))]
+        holding = exact or self._holding(text)
         if len(holding) == 1:
             return holding[0]
         if holding:
@@ -78,6 +77,17 @@ class Catalog:
         short = text if len(text) <= 60 else text[:57] + "..."
         problem = say("specs.name_unknown", kind=self._kind, name=Quoted(short))
         raise self._unknown(problem, self._near(text))
+
+    def variants(self, text: str) -> list[str]:
+        """The entries that `text` may mean: one, or all that share it as a part of their name."""
+        try:
+            return [self.find(text)]
+        except NotFound:
+            return self._holding(text)
+
+    def _holding(self, text: str) -> list[str]:
+        words = set(self._words(text))
+        return [name for name in self._index if words and words <= set(self._words(name))]
 
     def slips(self, text: str) -> list[str]:
         """The entries whose name, title or alias is one keystroke from `text`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.errors import NotFound, Said
 from brimful.language import Quoted, say
 from brimful.scheduler.ports import CannotStart
-from brimful.specs.gpu import find_gpu
+from brimful.specs.gpu import find_gpu, variants_of
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 MOST_GPUS = 1024  # per node
@@ -74,6 +74,12 @@ def catalog_name(text: str) -> str:
         return find_gpu(text).name
     except NotFound:
         return "-".join(text.lower().split())[:64] or "gpu"
+
+
+def catalog_names(texts: Iterable[str]) -> list[str]:
+    """The types that a job accepts: 'a100' is an A100 of any size, or what a site calls just that."""
+    found = [[catalog_name(text), *variants_of(text)] for text in texts]
+    return list(dict.fromkeys(name for names in found for name in names))
 
 
 DRIVER = Path("/proc/driver/nvidia/gpus")

@@ -13,7 +13,7 @@ from brimful.fit.fit import fit_reading, predictor
 from brimful.fleet.elastic.written import range_from
 from brimful.language import Number, Sentence, Several, Size, say
 from brimful.specs.estimate import Estimate
-from brimful.specs.gpu import find_gpu
+from brimful.specs.gpu import find_gpu, is_in_catalog
 
 
 class Estimates(NamedTuple):
@@ -41,6 +41,8 @@ def estimates_for(
         try:
             card = find_gpu(name)
         except NotFound:
+            if is_in_catalog(name):
+                continue  # 'a100': the cards it may mean are in the list too
             notes.append(say("fleet.no_such_card", gpu=name))
             continue
         answer = fit_reading(reading, card, other_bytes, correction=correction)

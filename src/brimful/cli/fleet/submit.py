@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.devices import catalog_names
 from brimful.adapters.engines.job_users.isolation import PRIVATE
 from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
@@ -224,7 +224,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     as_given = ("gpus", "scaling", "name", "priority", "tenant", "project", "queue", "array", "retries")
     given: dict[str, Any] = {
         **{name: getattr(args, name) for name in as_given},
-        "gpu_types": [catalog_name(text) for text in args.gpu] or None,
+        "gpu_types": catalog_names(args.gpu) or None,
         "sites": args.site or None,
         "after": [":".join(after_from(text)) for text in args.after] or None,
     }

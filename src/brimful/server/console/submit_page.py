@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from brimful.adapters.engines.devices import catalog_names
 from brimful.client.checks import CheckAnswer
 from brimful.errors import BadInput, BrimfulError
 from brimful.fleet.job import PRIORITIES
@@ -100,7 +101,7 @@ class Submit:
         body |= {"name": form.get("name", ""), "tenant": form.get("team") or who.home}
         body |= {"priority": form.get("priority", "normal"), "gpus": integer(form.get("gpus") or 1, "GPUs")}
         if form.get("gpu"):
-            body["gpu_types"] = form["gpu"].replace(",", " ").split()
+            body["gpu_types"] = catalog_names(form["gpu"].replace(",", " ").split())
         if form.get("array"):
             body["array"] = form["array"]
         if form.get("budget"):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.devices import catalog_names
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.elastic.written import range_from, scaling_from
@@ -37,7 +37,7 @@ def _words(value: Any, _what: str) -> list[str]:  # noqa: ANN401
 
 
 def _types(value: Any, what: str) -> list[str]:  # noqa: ANN401
-    return [catalog_name(word) for word in _words(value, what)]
+    return catalog_names(_words(value, what))
 
 
 def _command(value: Any, what: str) -> list[str]:  # noqa: ANN401

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.devices import catalog_names
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.language import Plain, Quoted, say
@@ -126,7 +126,7 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
         kind, _, count = value.rpartition(":")
         times = {"gpus": 1, "gpus-per-task": tasks}.get(name, nodes)
         gpus = max(gpus, integer(count, f"{path}: --{name}", least=0) * times)
-        types = [catalog_name(kind)] if kind else types
+        types = catalog_names([kind]) if kind else types
     if not gpus:
         raise BadInput(say("jobfile.asks_no_gpu", path=path))
     found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}

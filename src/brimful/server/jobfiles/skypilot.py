@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.devices import catalog_names
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes, resolved
@@ -105,7 +105,7 @@ def _accelerators(choices: list[dict[str, Any]], path: Path) -> tuple[list[str],
     counts = {integer(count, f"{path}: accelerators", most=1024) for _, count in pairs}
     if len(counts) != 1:
         raise BadInput(say("jobfile.accelerators_differ", path=path))
-    return list(dict.fromkeys(catalog_name(str(name)) for name, _ in pairs)), counts.pop()
+    return catalog_names(str(name) for name, _ in pairs), counts.pop()
 
 
 def _number(given: object, what: str) -> float:
