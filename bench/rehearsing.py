@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import cos, pi
+from math import cos, log, pi
 from random import Random
 from time import process_time
 
@@ -21,6 +21,7 @@ from brimful.sim.traces.reading import saving_job
 from brimful.sim.world import Arrival, _Rehearsal, gc_paused
 from brimful.units import DAY_S, HOUR_S
 
+SPREAD = 1.5  # of the logarithm of lengths
 LOOK_S = 3 * HOUR_S  # as on a server
 
 
@@ -86,6 +87,8 @@ def a_load(
 ) -> list[Arrival]:
     """Jobs of one GPU: this many days of each kind of prediction, busy by day and quiet by night.
 
+    Lengths are lognormal. If they had no memory, all orders that do not know them would be equally good.
+
     good: within 20 % of the true value; bad: long jobs are called short and short ones long; none.
     """
     rng, arrivals, at_s = Random(seed), list[Arrival](), 0.0
@@ -94,7 +97,7 @@ def a_load(
     while (at_s := at_s + rng.expovariate(busiest)) < until_s:
         if rng.random() * (1 + swing) > 1 - swing * cos(2 * pi * at_s / DAY_S):
             continue
-        work_s = max(1.0, rng.expovariate(1 / mean_s))
+        work_s = max(1.0, rng.lognormvariate(log(mean_s) - SPREAD**2 / 2, SPREAD))
         said = {"good": work_s * rng.lognormvariate(0, 0.2), "bad": mean_s * mean_s / work_s, "none": None}
         job = saving_job(
             job=f"job-{len(arrivals)}",

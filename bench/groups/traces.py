@@ -77,6 +77,7 @@ OFF: dict[str, dict[str, Any]] = {
     "without preemption": {"preempt": "none", "move": False},
     "without reservations (anyone may pass)": {"backfill": "greedy"},
     "without backfill (nobody may pass)": {"backfill": "none"},
+    "without learned lengths": {"learn": False},
     "without ageing": {"ageing": 0.0},
 }
 # Peers' simulators, run on this project's machine on 2026-11-15: (what, jobs, CPU seconds).

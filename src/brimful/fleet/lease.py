@@ -10,6 +10,7 @@ from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.learned.lifetimes import Kind
 from brimful.fleet.node import Node
 from brimful.fleet.sharing import Paces, work_done_s
 
@@ -130,6 +131,7 @@ class JobState:
     hold_reason: Said | None = None
     ready_s: int = -1  # since when it asks for GPUs: from submit, or from the end of the jobs it depends on
     released_s: int = 0  # when it was last released from a hold
+    kin: Kind | None = field(default=None, init=False, repr=False, compare=False)  # what is known of its like
 
     def __post_init__(self) -> None:
         if self.ready_s < 0:

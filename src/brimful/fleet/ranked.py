@@ -19,6 +19,7 @@ Group = Callable[[JobState], Hashable]
 Rank = Callable[[Any, Any], Any]
 Entry = tuple[float | tuple[float, ...], int, JobState]
 Rules = TypeVar("Rules")
+As = TypeVar("As", bound=Hashable)
 
 
 class Order:
@@ -28,6 +29,7 @@ class Order:
         self._key, self._group = key, group
         self.groups: dict[Hashable, list[Entry]] = {}
         self._placed: dict[int, tuple[Hashable, Entry]] = {}  # serial -> its position
+        self.as_of: Hashable = None  # when its keys were true, if they change
 
     def add(self, state: JobState) -> None:
         name, entry = self._group(state), (self._key(state), state.serial, state)
@@ -130,15 +132,24 @@ class Ranked:
                 order.add(state)
         return order
 
+    def order_as_of(self, as_of: Hashable, name: Hashable, key: Key, group: Group) -> Order:
+        """The same with keys that change: sorted again when it is asked for as of another moment."""
+        if name in self._orders and self._orders[name].as_of != as_of:
+            del self._orders[name]
+        order = self.order(name, key, group)
+        order.as_of = as_of
+        return order
+
     def forget_orders(self) -> None:
         """Orders are rebuilt on request."""
         self._orders, self._asked = {}, None
 
-    def order_for(self, rules: Rules, make: Callable[[Ranked, Rules], Order]) -> Order:
+    def order_for(self, rules: Rules, make: Callable[[Ranked, Rules, As], Order], as_of: As) -> Order:
         """What `make` gives for these rules; cached while the rules are the same object."""
-        if self._asked is None or self._asked[0] is not rules:
-            self._asked = (rules, make(self, rules))
-        return self._asked[1]
+        asked = self._asked
+        if asked is None or asked[0] is not rules or asked[1].as_of != as_of:
+            asked = self._asked = (rules, make(self, rules, as_of))
+        return asked[1]
 
 
 def by_shape(state: JobState) -> Hashable:

@@ -248,7 +248,7 @@ class Fleet:
             self.keyed[job.submitter, job.key] = job.job
         if job.max_gpus:
             self.elastic[job.job] = state
-        self.turns.submitted(job)
+        self.turns.submitted(state)
         self.purses.submitted(job)
         if not (job.after or job.array) or self.gates.submitted(state, self.jobs):
             self._wait(state, at_s=at_s)
@@ -517,13 +517,13 @@ class Fleet:
         self.cloud.used(lease.parts, at_s=at_s)
         self._use(job, -lease.size, at_s=at_s)
         lease.phase, lease.exit_code, lease.exit_codes = "ended", event.exit_code, event.exit_codes
-        lease.was_stopped = stopped
+        waits = (lease.requeue or event.requeue) and not (is_done or state.cancel_requested)
         lease.close(at_s, moved_bytes=event.moved_bytes)
-        lease.reason = event.reason if is_done else lease.reason or event.reason
+        lease.was_stopped, lease.reason = stopped, event.reason if is_done else lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
         ran_s = lease.billed_s(at_s)
-        self.turns.ended(state, lease, ran_s=ran_s)
+        self.turns.ended(state, lease, ran_s=ran_s, is_over=not waits, running=self.running.values())
         state.run_s += ran_s
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
         owed = lease.cost_microusd(at_s)
@@ -536,7 +536,7 @@ class Fleet:
             state.avoid_site = lease.site
             doublings = min(max(0, state.failures - 1), AVOID_DOUBLINGS)
             state.avoid_until_s = event.at_s + AVOID_S * 2**doublings
-        if (lease.requeue or event.requeue) and not (is_done or state.cancel_requested):
+        if waits:
             ran_s_on = state.run_s_on = state.run_s_on or {}
             ran_s_on[lease.gpu] = ran_s_on.get(lease.gpu, 0) + ran_s
             self._wait(state, at_s=event.at_s)

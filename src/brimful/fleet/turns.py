@@ -7,12 +7,14 @@ longest get no turn: they are what others wait for, and under any order they fin
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.learned.lengths import Lengths
+from brimful.fleet.learned.lifetimes import Lifetimes
 from brimful.fleet.lease import JobState, Lease
 
 
@@ -32,10 +34,13 @@ class _Open(NamedTuple):
 @dataclass(slots=True)
 class Turns:
     lengths: Lengths = field(default_factory=Lengths)
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
     _open: list[_Open] = field(default_factory=list)  # sorted by when the turn is over, soonest first
     _gpu_milli: list[int] = field(default_factory=lambda: [0] * len(PRIORITIES))  # of these, by class
 
-    def submitted(self, job: Job) -> None:
+    def submitted(self, state: JobState) -> None:
+        job = state.job
+        state.kin = self.lifetimes.kind_of(job.gpus)
         if job.predicted_work_s is not None:
             self.lengths.count(job.predicted_work_s)
 
@@ -52,8 +57,13 @@ class Turns:
         insort(self._open, each)
         self._gpu_milli[each.rank] += each.gpu_milli
 
-    def ended(self, state: JobState, lease: Lease, *, ran_s: int) -> None:
-        """`state.run_s` does not include this lease yet."""
+    def ended(
+        self, state: JobState, lease: Lease, *, ran_s: int, is_over: bool, running: Iterable[JobState]
+    ) -> None:
+        """`state.run_s` does not include this lease yet, and `running` no longer its job."""
+        assert lease.ended_s is not None
+        if ran_s and self.lifetimes.left(state.job.gpus, before_s=state.run_s, ran_s=ran_s, is_over=is_over):
+            self.lifetimes.learn((each.job.gpus, each.attained_s(lease.ended_s)) for each in running)
         if ran_s and state.job.predicted_work_s is None:
             self.lengths.count(state.run_s + ran_s, before_s=state.run_s)
         if lease.turn_until_s:

@@ -79,15 +79,17 @@ def index(rules: Rules) -> Key:
 def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """Seconds of work a gang is expected to have left.
 
-    Known: the predicted work that is left (shortest remaining first). Unknown: as much again as it has had,
-    and at least `fresh_s`: for the heavy-tailed run times of GPU fleets, the longer a job has run, the longer
-    it will go on, which makes this least attained service (Nuyens and Wierman, "The foreground-background
-    queue: a survey", 2008).
+    Known: the predicted work that is left (shortest remaining first). Unknown: what jobs like it have shown
+    (fleet/learned/lifetimes.py); or, without `learn`, as much again as it has had, and at least `fresh_s`:
+    where the longer a job has run, the longer it will go on, this is least attained service (Nuyens and
+    Wierman, "The foreground-background queue: a survey", 2008).
     """
     left = state.remaining_s(now_s) if rules.known else None
     if left is not None:
         return left
     had_s = state.attained_s(now_s)
+    if rules.learn and state.kin is not None:
+        return state.kin.left_s(had_s)
     return had_s if had_s > rules.fresh_s else rules.fresh_s
 
 
@@ -142,12 +144,8 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
 
     All waiting counts, including before the last stop: a job that has waited is not sent back at once.
     """
-    job, had_s = state.job, state.attained_s(now_s)
-    if rules.known and job.predicted_work_s is not None:
-        left_s = state.remaining_s(now_s) or 0.0
-    else:
-        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # inlined `expected_left_s`
-    waited_s = now_s - state.ready_s - had_s
+    job, left_s = state.job, expected_left_s(state, rules, now_s=now_s)
+    waited_s = now_s - state.ready_s - state.attained_s(now_s)
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
     if job.deadline_s is None or state.is_answered or not rules.deadlines:
         return aged_s
@@ -182,6 +180,19 @@ def further_from_end(rules: Rules) -> Key:
                 return -(since_s + (left - lease.done_s(since_s)) / max(lease.speed, 1e-9)) + waited
             return -(started_s + lease.setup_s + left / max(lease.speed, 1e-9)) + waited
         return float(started_s - state.run_s) + waited
+
+    return key
+
+
+def further_as_of(rules: Rules, as_of_s: int) -> Key:
+    """The same at one moment; jobs whose order holds while they run keep it."""
+    lasting = further_from_end(rules)
+
+    def key(state: JobState) -> float | tuple[float, ...]:
+        known = rules.known and state.job.predicted_work_s is not None
+        if known or state.leases[-1].turn_until_s:
+            return lasting(state)
+        return -aged_left_s(state, rules, now_s=as_of_s)
 
     return key
 
@@ -223,7 +234,11 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     that must start now to be in time.
     Fair share asks each time which queue has had least, with old use fading; within a queue by class and age.
     """
-    groups, rank = fleet.waiting.order_for(rules, _order_waiting).groups, _rank(fleet, rules, now_s=now_s)
+    as_of = fleet.turns.lifetimes.learned if rules.learn else 0
+    groups, rank = (
+        fleet.waiting.order_for(rules, _order_waiting, as_of).groups,
+        _rank(fleet, rules, now_s=now_s),
+    )
     if first and rules.order == "index":  # they appear in the order by index a second time
         groups = {**_ahead(fleet, rules, first, now_s=now_s), **groups}
     return Heads(groups, _own_first(fleet, rules, rank) if rules.quotas and rules.reclaim else rank)
@@ -277,7 +292,8 @@ def first_waiting(fleet: Fleet, rules: Rules, *, gpus: int, now_s: int) -> Itera
 
     So the cost of a review depends on the fleet and not on how many jobs wait.
     """
-    order = fleet.waiting.order(("in line", rules), index(rules), _by_width)
+    as_of = fleet.turns.lifetimes.learned if rules.learn else 0
+    order = fleet.waiting.order_as_of(as_of, ("in line", rules), index(rules), _by_width)
     lines: dict[str, dict[Hashable, list[Entry]]] = {}
     for group, entries in order.groups.items():
         queue, _ = cast(tuple[str, int], group)
@@ -295,8 +311,8 @@ def _by_width(state: JobState) -> tuple[str, int]:
     return by_queue(state)[0], state.job.gpus
 
 
-def _order_waiting(waiting: Ranked, rules: Rules) -> Order:
-    return waiting.order(rules, ORDERS[rules.order](rules), _group(rules))
+def _order_waiting(waiting: Ranked, rules: Rules, as_of: int) -> Order:
+    return waiting.order_as_of(as_of, rules, ORDERS[rules.order](rules), _group(rules))
 
 
 def _group(rules: Rules) -> Group:
@@ -342,12 +358,21 @@ def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - defined 
     return (rank, 0, by_s) if now_s >= soon_s else (rank, 1, came_s)
 
 
-def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool, bool], list[Entry]]:
-    """Running jobs by group, in each group the first to preempt first."""
-    order = fleet.running.order_for(rules, _order_running)
+def running_in_order(
+    fleet: Fleet, rules: Rules, *, now_s: int
+) -> dict[tuple[int, int, bool, bool, bool], list[Entry]]:
+    """Running jobs by group, in each group the first to preempt first.
+
+    What a job is expected to need, as learned, may fall while it runs: they are sorted again at each review.
+    """
+    as_of = (now_s - now_s % rules.rerank_s, fleet.turns.lifetimes.learned) if rules.learn else (0, 0)
+    order = fleet.running.order_for(rules, _order_running, as_of)
     return cast(dict[tuple[int, int, bool, bool, bool], list[Entry]], order.groups)
 
 
-def _order_running(running: Ranked, rules: Rules) -> Order:
-    key = further_from_end if rules.preempt == "index" else latest_start
-    return running.order(rules, key(rules), by_class)
+def _order_running(running: Ranked, rules: Rules, as_of: tuple[int, int]) -> Order:
+    if rules.preempt != "index":
+        key = latest_start(rules)
+    else:
+        key = further_as_of(rules, as_of[0]) if rules.learn else further_from_end(rules)
+    return running.order_as_of(as_of, rules, key, by_class)

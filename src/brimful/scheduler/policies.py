@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from brimful.errors import BadInput
 from brimful.fleet.events import PolicyAdopted
+from brimful.fleet.learned.lifetimes import FRESH_S
 from brimful.language import Number, Quoted, Sentence, say
 from brimful.language.near import similar
 from brimful.scheduler.rules import Rules
@@ -42,7 +43,8 @@ POLICIES: dict[str, Rules] = {
         ageing=0.01,
         turns=0.75,
         stay=True,
-        fresh_s=1800.0,
+        learn=True,
+        fresh_s=FRESH_S,
     ),
 }
 # The best all-round policy; it considers money where jobs pay: docs/decisions/0029.

@@ -43,6 +43,7 @@ class Rules:
     ageing: float = _option(default=0.0)
     turns: float = _option(default=0.0)
     width: float = _option(default=1.0)
+    learn: bool = _option(default=False)
     fresh_s: float = _option(default=600.0)
     margin: float = _option(default=2.0)
     stay: bool = _option(default=False)

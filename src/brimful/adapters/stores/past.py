@@ -13,7 +13,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.language.record import as_record, said_in
 
-_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (JobState, Job, Lease)}
+_NAMES = {kind: tuple(each.name for each in fields(kind) if each.init) for kind in (JobState, Job, Lease)}
 _REASONS = {"reason", "notice", "hold_reason"}  # sentences
 
 

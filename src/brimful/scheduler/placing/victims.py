@@ -76,7 +76,7 @@ class Search:
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._stoppable_s: dict[int, int] = {}  # by class: when the next lease may be stopped
         self._groups: list[Group] | None = None  # see `_likely`
-        self._running = running_in_order(fleet, rules) if rules.preempt != "none" else {}
+        self._running = running_in_order(fleet, rules, now_s=now_s) if rules.preempt != "none" else {}
         # The lowest class with jobs that may stop.
         self._lowest = max([group[0] for group in self._running], default=-1)
         self._owns = False  # whether the job that needs room is within its queue's quota
