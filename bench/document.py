@@ -14,6 +14,13 @@ from bench.measure import ROOT
 PLACE = re.compile(r"(<!-- bench: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+MISSED = "**missed**"  # beside a bar that a row misses; then `make bench` fails
+
+
+def judged(bar: str, *, is_met: bool) -> str:
+    return bar if is_met else f"{bar} {MISSED}"
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table with columns as wide as their widest cell; all but the first are right-aligned."""
     cells = [list(header), *[list(row) for row in rows]]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import bench.__main__ as program
 from bench import document, edf, groups
-from bench.__main__ import table
+from bench.__main__ import main, table
 from bench.measure import ENOUGH_S, ROOT, Benchmark, body, measure
 from brimful.sim.world import Arrival
 from tests.builders import a_job
@@ -34,6 +38,18 @@ def test_the_table_says_where_a_bar_is_missed() -> None:
     lines = table([measure(a_benchmark(subject_s=0.9, peer_s=0.1, bar=8))])
     assert "9.00x missed" in lines[2]
     assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+def test_a_bar_missed_in_a_table_fails_the_run(
+    is_met: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = document.markdown(["What", "Bar"], [["pause", document.judged("≤ 1 s", is_met=is_met)]])
+    group = SimpleNamespace(TITLE="It", benchmarks=list, tables=lambda: {"not-on-any-page": table})
+    monkeypatch.setattr(program, "importlib", SimpleNamespace(import_module=lambda _name: group))
+    monkeypatch.setattr(program, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bench", "plane"])
+    assert main() == (0 if is_met else 1)
 
 
 def test_a_body_is_measured_per_call() -> None:

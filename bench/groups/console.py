@@ -23,7 +23,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.groups.plane import Still
 from bench.groups.server import BODY, free_port, wait_for
 from bench.measure import ROOT, Benchmark
@@ -55,7 +55,7 @@ def tables() -> dict[str, str]:
             [
                 f"GET {path} to the last byte: first after the start, slowest after it",
                 f"{each['first_s']:.2f} s, {each['slowest_s']:.2f} s",
-                _bar(f"≤ {PAGE_S:g} s", is_met=max(each.values()) <= PAGE_S),
+                judged(f"≤ {PAGE_S:g} s", is_met=max(each.values()) <= PAGE_S),
             ]
             for path, each in whole.items()
         ]
@@ -63,7 +63,7 @@ def tables() -> dict[str, str]:
             [
                 f"update of {path}: CPU of the first, and of the slowest after it",
                 f"{each['first_ms']:.1f} ms, {each['slowest_ms']:.1f} ms, {each['bytes']:,} bytes",
-                _bar(
+                judged(
                     f"≤ {UPDATE_MS:g} ms, ≤ {UPDATE_BYTES:,} bytes",
                     is_met=max(each["first_ms"], each["slowest_ms"]) <= UPDATE_MS
                     and each["bytes"] <= UPDATE_BYTES,
@@ -74,10 +74,6 @@ def tables() -> dict[str, str]:
         rows += _beside(Path(folder))
     rows.append(["other work meanwhile: load of the machine's cores", f"{os.getloadavg()[0]:.1f}", ""])
     return {"console": markdown(["What", "Measured", "Bar"], rows)}
-
-
-def _bar(bar: str, *, is_met: bool) -> str:
-    return bar if is_met else f"{bar} **missed**"
 
 
 @contextmanager
@@ -122,7 +118,7 @@ def _beside(folder: Path) -> list[list[str]]:
             [
                 f"submit beside {TABS} tabs: p99",
                 f"{beside['p99_ms']:.0f} ms",
-                _bar(f"≤ {P99_MS:g} ms", is_met=beside["p99_ms"] <= P99_MS),
+                judged(f"≤ {P99_MS:g} ms", is_met=beside["p99_ms"] <= P99_MS),
             ],
             [f"an update of these {TABS} tabs: p99", f"{slowest:.0f} ms", ""],
             [f"CPU of the server, no tab open, {alone['requests']} submits", f"{cpu_s:.1f} s", ""],

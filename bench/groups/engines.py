@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.measure import Benchmark, body
 from bench.slurm_kills import survive
 from bench.slurm_scale import away, many
@@ -63,7 +63,7 @@ def tables() -> dict[str, str]:
         print(f"the Slurm figures were not measured: {lacks} is missing", file=sys.stderr)
         return {}
     found = [*_on_four_nodes(), *_with_kills(), *_at_scale()]
-    rows = [[each.what, each.found, each.bar + ("" if each.is_met else " missed")] for each in found]
+    rows = [[each.what, each.found, judged(each.bar, is_met=each.is_met)] for each in found]
     return {"slurm": markdown(["Slurm 22.05, fake GPUs, one machine", "measured", "bar"], rows)}
 
 

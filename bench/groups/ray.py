@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.groups.engines import Figure, seconds
 from bench.measure import Benchmark
 from tests.engines.labs import ALONE, GANG, NODES
@@ -38,7 +38,7 @@ def tables() -> dict[str, str]:
         RayLab.cluster = cluster
         lab = RayLab(Path(folder) / "lab")
         figures = list(_figures(lab))
-        rows = [[each.what, each.found, each.bar + ("" if each.is_met else " missed")] for each in figures]
+        rows = [[each.what, each.found, judged(each.bar, is_met=each.is_met)] for each in figures]
         lab.close()
     return {"ray": markdown(["Ray 2.60, made-up GPUs, one machine", "measured", "bar"], rows)}
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.groups.engines import Bench, Figure, a_bench, seconds
 from bench.measure import Benchmark
 from bench.slurm_scale import Loop, until
@@ -38,7 +38,7 @@ def tables() -> dict[str, str]:
         return {}
     with a_bench() as bench:
         found = [*_beside_a_stranger(bench), *_under_the_loop(bench)]
-    rows = [[each.what, each.found, each.bar + ("" if each.is_met else " missed")] for each in found]
+    rows = [[each.what, each.found, judged(each.bar, is_met=each.is_met)] for each in found]
     return {"slurm-faults": markdown(["Slurm 22.05, fake GPUs, one machine", "measured", "bar"], rows)}
 
 

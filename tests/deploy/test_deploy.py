@@ -15,6 +15,7 @@ import yaml
 
 from brimful.client.settings import read_settings
 from brimful.server.metrics import COUNTERS, GAUGES
+from tests.conftest import missing
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "brimful-alerts.yml"
@@ -27,7 +28,7 @@ def promtool() -> str:
     # Where tools/setup.sh puts it, then where anybody else would.
     found = shutil.which("promtool", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
-        pytest.skip("needs promtool: tools/setup.sh system")
+        missing("promtool", "`tools/setup.sh system` installs it")
     return found
 
 
@@ -57,7 +58,7 @@ def test_every_alert_has_a_test_and_names_metrics_that_there_are() -> None:
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("needs systemd-analyze: tools/setup.sh system")
+        missing("systemd-analyze", "`tools/setup.sh system` installs it")
     # It also looks whether the program is there, which nobody has installed here.
     unit = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text("utf-8"), flags=re.MULTILINE)
     (tmp_path / UNIT.name).write_text(unit, "utf-8")

@@ -236,6 +236,7 @@ def test_no_job_that_waits_pays_more_for_its_work_than_if_it_had_started_at_once
             gpu = fleet.fleet.nodes[start.node].gpu
             assert start.microusd_per_gpu_hour / of[gpu] <= most
             return
+    pytest.fail("it never started")
 
 
 def test_what_was_quoted_for_an_hour_stands_when_it_is_quoted_again() -> None:

@@ -188,6 +188,10 @@ def test_metrics_are_what_the_reference_says(client: Client) -> None:
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     for name in names - {"brimful_http_requests_created", "brimful_http_request_seconds_created"}:
         assert f"`{name.removesuffix('_total')}`" in reference, name
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert 0 < float(values["brimful_tick_seconds"]) < float(values["brimful_ticking_seconds_total"]) + 1
+    assert float(values["brimful_ticks_total"]) > 0
+    assert {"brimful_oldest_wait_seconds", "brimful_up"} <= values.keys()
     assert "brimful_up 1.0" in text
     assert "brimful_ledger_sum_usd 0.0" in text
     assert 'route="/v1/jobs/{name}"' in text
