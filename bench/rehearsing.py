@@ -21,7 +21,6 @@ from brimful.sim.traces.reading import saving_job
 from brimful.sim.world import Arrival, _Rehearsal, gc_paused
 from brimful.units import DAY_S, HOUR_S
 
-SPREAD = 1.5  # of the logarithm of lengths
 LOOK_S = 3 * HOUR_S  # as on a server
 
 
@@ -84,10 +83,12 @@ def a_load(
     load: float = 0.9,
     swing: float = 0.6,
     mean_s: float = 1800.0,
+    spread: float = 0.0,
 ) -> list[Arrival]:
     """Jobs of one GPU: this many days of each kind of prediction, busy by day and quiet by night.
 
-    Lengths are lognormal. If they had no memory, all orders that do not know them would be equally good.
+    `spread` of the logarithm of lengths; 0: they have no memory, so all orders that do not know them are
+    equally good.
 
     good: within 20 % of the true value; bad: long jobs are called short and short ones long; none.
     """
@@ -97,7 +98,10 @@ def a_load(
     while (at_s := at_s + rng.expovariate(busiest)) < until_s:
         if rng.random() * (1 + swing) > 1 - swing * cos(2 * pi * at_s / DAY_S):
             continue
-        work_s = max(1.0, rng.lognormvariate(log(mean_s) - SPREAD**2 / 2, SPREAD))
+        drawn_s = (
+            rng.lognormvariate(log(mean_s) - spread**2 / 2, spread) if spread else rng.expovariate(1 / mean_s)
+        )
+        work_s = max(1.0, drawn_s)
         said = {"good": work_s * rng.lognormvariate(0, 0.2), "bad": mean_s * mean_s / work_s, "none": None}
         job = saving_job(
             job=f"job-{len(arrivals)}",

@@ -22,6 +22,7 @@ TABLES = ("rehearse-changed", "rehearse-unchanged")
 GOOD, BAD, *OTHERS = CANDIDATES
 CHANGES = ((2.25, "good"), (2, "bad"), (1.75, "good"))  # in the morning, before a busy day
 LOAD = 0.85
+SPREAD = 1.5  # few of the many published lengths have less
 LIVES = 3
 # Kind of predictions -> the policy that is best for it in the long run, and the others.
 UNCHANGED = {"good": (GOOD, BAD, *OTHERS), "bad": (BAD, GOOD, *OTHERS), "none": (GOOD, *OTHERS)}
@@ -45,7 +46,7 @@ def changed(
 ) -> Life:
     """Predictions are good, then misleading, then good again."""
     until_s = int(DAY_S * sum(each for each, _ in days))
-    arrivals = a_load(days, seed=seed, gpus=gpus, load=LOAD)
+    arrivals = a_load(days, seed=seed, gpus=gpus, load=LOAD, spread=SPREAD)
     return live(arrivals, parse_fleet(f"{gpus // 8}x8"), policies, until_s=until_s)
 
 

@@ -282,6 +282,30 @@ def test_an_idle_node_is_kept_as_long_as_a_new_one_takes_and_billed_from_ready_t
     assert sum(ledger.balances.values()) == 0
 
 
+def test_nothing_starts_on_a_node_that_is_gone_while_its_engine_still_reports_it() -> None:
+    world = World(a_buyer(predicted_work_s=600.0))
+    world.tick(0)
+    world.cloud.ready()
+    world.tick(1)
+    (lease,) = world.fleet.open_leases
+    engine, (old,) = world.engines["cloud-a"], world.cloud.machines
+    engine.now_s = 700
+    engine.finish(lease)
+    fail, engine.fail = engine.fail, lambda _node: False  # type: ignore[method-assign]
+    world.tick(700)
+    world.tick(701)
+    assert [event.node for event in world.happened(NodeGone)] == [old]  # type: ignore[attr-defined]
+    assert old in world.fleet.nodes
+    world.store.append([JobSubmitted(at_s=702, job=a_buyer("job-2"))], after=len(world.store.log))
+    world.tick(702)
+    world.tick(703)
+    assert not world.fleet.jobs["job-2"].leases
+    assert world.cloud.orders[-1].job == "job-2"
+    fail(old)
+    world.tick(704)
+    assert not world.fleet.cloud.lingering
+
+
 def test_what_is_paid_for_by_the_hour_is_kept_to_the_end_of_the_hour() -> None:
     world = World(a_buyer(predicted_work_s=600.0), sells=[an_offer(quantum_s=HOUR)])
     world.tick(0)

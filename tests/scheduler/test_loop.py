@@ -26,7 +26,7 @@ from brimful.scheduler import loop
 from brimful.scheduler.decide import decide
 from brimful.scheduler.loop import Tick, tick
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Failures, Observation, Ports, Start
+from brimful.scheduler.ports import CannotStart, Failures, NodeLost, Observation, Ports, Start
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node, code_of
@@ -115,6 +115,13 @@ def test_an_engine_that_vouches_it_cannot_start_a_job_fails_it_and_frees_the_gpu
     world.tick()
     assert (world.phase("a"), world.fleet.jobs["a"].reason) == ("failed", verbatim("no space left"))
     assert world.fleet.free("node-0") == (0, 1)
+
+
+def test_a_job_whose_node_is_lost_before_it_starts_waits_for_another() -> None:
+    world = World().submit("a")
+    world.engine.start = failing(NodeLost(verbatim("node-0 is gone")))  # type: ignore[method-assign]
+    world.tick()
+    assert (world.phase("a"), world.fleet.jobs["a"].failures) == ("waiting", 0)
 
 
 def test_a_start_that_may_have_worked_keeps_its_gpus_and_is_asked_again() -> None:

@@ -108,6 +108,7 @@ class Cloud:
     offers: dict[Pool, dict[int, OfferSeen]] = field(default_factory=dict)  # by the GPUs of a node
     machines: dict[str, Machine] = field(default_factory=dict)  # ordered and not gone
     gone: dict[str, Machine] = field(default_factory=dict)  # the most recent ones that are gone
+    lingering: set[str] = field(default_factory=set)  # gone, and its engine still reports them
     ordered: int = 0  # ever: the number of the next order
     refused: dict[tuple[Pool, int], tuple[int, int]] = field(default_factory=dict)  # how often, until when
     spent: dict[tuple[int, int], int] = field(default_factory=dict)  # (year, month) -> owed by removed nodes
@@ -156,8 +157,11 @@ class Cloud:
     def joined(self, node: str) -> None:
         if node in self.machines:
             self.machines[node].joined, self.machines[node].away_s = True, None
+        elif node in self.gone:
+            self.lingering.add(node)
 
     def left(self, node: str, *, at_s: int) -> None:
+        self.lingering.discard(node)
         if node in self.machines:
             self.machines[node].away_s = at_s
 
@@ -215,6 +219,8 @@ class Cloud:
         for month, owed in _by_month(machine):
             self.spent[month] = self.spent.get(month, 0) + owed
         self.gone[event.node] = machine
+        if machine.joined and machine.away_s is None:
+            self.lingering.add(event.node)
         while len(self.gone) > GONE_KEPT:
             del self.gone[next(iter(self.gone))]
 

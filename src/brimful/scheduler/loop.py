@@ -385,14 +385,14 @@ def _cannot_start(
     for lease in batch:
         error = refused.get(lease.lease)
         if isinstance(error, CannotStart) and lease.phase == "granted":
-            again = _tries_left(fleet.jobs[lease.job])
+            again = _is_requeued(lease, fleet.jobs[lease.job], error.cause)
             yield LeaseEnded(
                 at_s=now_s,
                 lease=lease.lease,
                 exit_code=None,
                 reason=error.said,
                 requeue=again,
-                cause="failed",
+                cause=error.cause,
             )
         elif error is not None and not isinstance(error, CannotStart):
             problems[lease.site] = error.said

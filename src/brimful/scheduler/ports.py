@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from brimful.errors import BrimfulError, Refused, Said
 from brimful.fleet.events import Cause, Event, Parts
@@ -61,6 +61,14 @@ class Observation:
 
 class CannotStart(Refused):
     """An engine guarantees that nothing of this lease runs: its GPUs are free."""
+
+    cause: ClassVar[Cause] = "failed"
+
+
+class NodeLost(CannotStart):
+    """Since its node is no longer there, which uses up no try."""
+
+    cause = "node_lost"
 
 
 class Start(NamedTuple):

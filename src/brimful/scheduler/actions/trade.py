@@ -22,9 +22,10 @@ def use_bought(cycle: Cycle) -> None:
     if cycle.shop is None:
         return
     fleet = cycle.fleet
-    for machine in fleet.cloud.machines.values():
-        if machine.returned_s is not None and machine.node in fleet.capacity.by_name:
-            cycle.draft.hold(fleet.capacity.by_name[machine.node].index)
+    leaving = [each.node for each in fleet.cloud.machines.values() if each.returned_s is not None]
+    for node in (*leaving, *fleet.cloud.lingering):
+        if node in fleet.capacity.by_name:
+            cycle.draft.hold(fleet.capacity.by_name[node].index)
     for name, nodes in fleet.cloud.reserved.items():
         state = fleet.jobs.get(name)
         machines = [fleet.cloud.machines[node] for node in nodes]

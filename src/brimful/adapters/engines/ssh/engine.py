@@ -42,7 +42,7 @@ from brimful.fleet.state import Node
 from brimful.language import Quoted, say, verbatim
 from brimful.language.record import as_record
 from brimful.scheduler.cloud.providers import Host
-from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
+from brimful.scheduler.ports import Failures, NodeLost, Observation, Start
 
 ROUND_S = 4.0  # for the answers of all machines: the loop counts the site as lost after 15 s
 STARTS_AT_ONCE = 32
@@ -197,7 +197,7 @@ class SshEngine(LeaseFolders):
             return
         there = self._meet()
         if missing := [name for name in names if name not in there]:
-            raise CannotStart(say("adapters.node_lost", node=", ".join(missing)))
+            raise NodeLost(say("adapters.node_lost", node=", ".join(missing)))
         env, archive = self._kept_env(start.job), self._archive(start.job)
         self._place(lease, names)
         begun = self._all(dict.fromkeys(names, ("begun", [lease])))
