@@ -291,7 +291,7 @@ def test_nothing_starts_on_a_node_that_is_gone_while_its_engine_still_reports_it
     engine, (old,) = world.engines["cloud-a"], world.cloud.machines
     engine.now_s = 700
     engine.finish(lease)
-    fail, engine.fail = engine.fail, lambda _node: False  # type: ignore[method-assign]
+    fail, engine.fail = engine.fail, lambda _node: False  # type: ignore[method-assign, assignment]
     world.tick(700)
     world.tick(701)
     assert [event.node for event in world.happened(NodeGone)] == [old]  # type: ignore[attr-defined]
