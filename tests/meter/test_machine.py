@@ -286,8 +286,11 @@ def test_every_screen_fits_its_window(
 
 
 def test_a_process_name_cannot_move_the_cursor(fake_nvml: FakeNvml) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()", "\x1b[2Jgotcha\n\x07"], stdin=subprocess.PIPE)
+    command = [sys.executable, "-c", "print(flush=True); input()", "\x1b[2Jgotcha\n\x07"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert child.stdout is not None
+        child.stdout.readline()  # it runs: until the kernel has put its arguments in place, they look empty
         fake_nvml.show(a_card(processes=[(child.pid, GIB, "compute")]))
         text = screen(look(), History(), 160, 60)
     finally:
