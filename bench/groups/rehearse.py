@@ -22,7 +22,7 @@ TABLES = ("rehearse-changed", "rehearse-unchanged")
 GOOD, BAD, *OTHERS = CANDIDATES
 CHANGES = ((2.25, "good"), (2, "bad"), (1.75, "good"))  # in the morning, before a busy day
 LOAD = 0.85
-SPREAD = 1.5  # few of the many published lengths have less
+SPREAD = 1.5  # chosen, not measured: between a memoryless load (0) and the heaviest of Philly's clusters
 LIVES = 3
 # Kind of predictions -> the policy that is best for it in the long run, and the others.
 UNCHANGED = {"good": (GOOD, BAD, *OTHERS), "bad": (BAD, GOOD, *OTHERS), "none": (GOOD, *OTHERS)}
