@@ -45,14 +45,11 @@ def _unseen(at: int) -> float:
 UNSEEN = tuple(_unseen(at) for at in range(STEPS))
 
 
-def indices_s(hazards: Sequence[float]) -> tuple[float, ...]:
-    """The Gittins index of a job that has reached each step, and the end of the last."""
-    found = [_index_s(hazards, at) for at in range(STEPS)]
-    return (*found, max(found[-1], EDGES_S[-1]))
+def index_s(hazards: Sequence[float], first: int) -> float:
+    """The Gittins index of a job that has reached this step.
 
-
-def _index_s(hazards: Sequence[float], first: int) -> float:
-    """Horizons end where a step does; jobs that end within one do so in its middle."""
+    Horizons end where a step does; jobs that end within one do so in its middle.
+    """
     served_s, alive, best_s = 0.0, 1.0, inf
     for at in range(first, STEPS):
         served_s += alive * (EDGES_S[at + 1] - EDGES_S[at]) * (1.0 - hazards[at] / 2)
@@ -75,13 +72,21 @@ class Kind:
     ended: list[float] = field(default_factory=_zeros)
     stopped: list[float] = field(default_factory=_zeros)  # jobs that wait to go on, at what they have run
     hazards: tuple[float, ...] = UNSEEN
-    indices_s: tuple[float, ...] = ()
+    # By step, as they are asked for: most policies ask for none, and jobs that wait need a few.
+    _indices_s: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
 
     def left_s(self, had_s: float) -> float:
         at = step_of(had_s)
         from_s, to_s = EDGES_S[at], EDGES_S[at + 1]
-        now, then = self.indices_s[at], self.indices_s[at + 1]
+        known_s = self._indices_s
+        now = known_s.get(at) or self._index_s(at)
+        then = known_s.get(at + 1) or self._index_s(at + 1)
         return now + (then - now) * min(1.0, (had_s - from_s) / (to_s - from_s))
+
+    def _index_s(self, at: int) -> float:
+        found = max(self._index_s(STEPS - 1), EDGES_S[-1]) if at == STEPS else index_s(self.hazards, at)
+        self._indices_s[at] = found
+        return found
 
     def learn(self, going_s: Iterable[float], prior: Sequence[float]) -> None:
         """`going_s`: how long those that run now have run. `prior`: hazards that count for `PRIOR_JOBS`."""
@@ -94,7 +99,8 @@ class Kind:
             risked = reached + self.ended[at] + longer[at] / 2
             hazards[at] = (self.ended[at] + PRIOR_JOBS * prior[at]) / (risked + PRIOR_JOBS)
             reached += self.ended[at] + longer[at]
-        self.hazards, self.indices_s = tuple(hazards), indices_s(hazards)
+        self.hazards = tuple(hazards)
+        self._indices_s.clear()
 
     def halve(self) -> None:
         self.ended = [count / 2 for count in self.ended]
@@ -105,7 +111,7 @@ class Kind:
 class Lifetimes:
     """Only events change anything here, so that a restarted server and a rehearsal expect the same."""
 
-    _all: Kind = field(default_factory=lambda: Kind(indices_s=indices_s(UNSEEN)))
+    _all: Kind = field(default_factory=Kind)
     _of_width: dict[int, Kind] = field(default_factory=dict)
     learned: int = 0  # how often: what is sorted by it is sorted again
     _jobs: float = 0.0
@@ -115,7 +121,7 @@ class Lifetimes:
         """A job keeps it: what is learned later shows there."""
         found = self._of_width.get(gpus)
         if found is None:
-            found = self._of_width[gpus] = Kind(hazards=self._all.hazards, indices_s=self._all.indices_s)
+            found = self._of_width[gpus] = Kind(hazards=self._all.hazards)
         return found
 
     def left(self, gpus: int, *, before_s: float, ran_s: float, is_over: bool) -> bool:
