@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.configs.read import read
-from brimful.diagnose.explain import About, Explanation, explain, finding
+from brimful.diagnose.explain import About, Explanation, answer, explain, finding
 from brimful.diagnose.rates import own_mfu
 from brimful.fit.count import A100_FLOPS_PER_S
 from brimful.language import language
@@ -327,6 +327,19 @@ def test_a_message_cut_off_anywhere_never_gains_a_figure(row: dict[str, Any]) ->
                     assert value in (None, (), [], "CUDA") or value == whole[name] or derived, (end, name)
             verdicts = codes(one) & {"fragmentation", "no_fragmentation", "free_enough"}
             assert verdicts <= codes(only(row["text"], "out_of_memory"))
+
+
+def test_a_nearly_full_card_that_would_have_served_the_request_from_pieces_names_both_causes() -> None:
+    """Live tensors fill 9.80 of 11.72 GiB; of 512 MiB wanted, 622 were free or cached, in pieces."""
+    found = answer(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity"
+        " of 11.72 GiB of which 210.12 MiB is free. Including non-PyTorch memory, this process has 10.90 GiB"
+        " memory in use. Of the allocated memory 9.80 GiB is allocated by PyTorch, and 412.30 MiB is reserved"
+        " by PyTorch but unallocated."
+    )
+
+    assert found is not None
+    assert (found.cause, found.certain, found.also) == ("own_tensors_fill_card", False, ("fragmentation",))
 
 
 def test_two_ranks_printing_into_each_other_are_not_mixed_up() -> None:

@@ -50,7 +50,7 @@ class Answer:
     def says(self) -> tuple[Sentence, ...]:
         head = Sentence(f"causes.is_{self.cause}", {})
         sure = () if self.certain else (say("causes.not_certain"),)
-        others = tuple(Sentence(f"causes.is_{one}", {}) for one in self.also)
+        others = (say("causes.also_possible", cause=Sentence(f"causes.is_{one}", {})) for one in self.also)
         return (head, *self.evidence, *sure, *others)
 
     @property
@@ -310,6 +310,10 @@ def _of_numbers(m: OutOfMemory, text: str) -> Answer:
     also: tuple[str, ...] = ("other_process", "fragmentation") if cause == "free_but_refused" else ()
     if cause == "other_process" and m.free_bytes is None:
         also = ("free_but_refused",)
+    if cause == "own_tensors_fill_card" and not certain and None not in known.values():
+        # Too little is cached to matter for long, but this request would have been served from the pieces.
+        served = (m.free_bytes or 0) + (m.cached_bytes or 0) >= (m.tried_bytes or 0)
+        also = ("fragmentation",) if served else ()
     quote = told[-1][0] if told else ""
     return Answer(cause=cause, certain=certain, evidence=evidence, also=also, quote=quote)
 
