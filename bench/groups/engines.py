@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench.document import judged, markdown
 from bench.measure import Benchmark, body
-from bench.slurm_kills import survive
+from bench.slurm_kills import AIMED, Outcome, aimed, survive
 from bench.slurm_scale import away, many
 from brimful.adapters.engines.slurm.commands import Commands
 from brimful.adapters.engines.slurm.engine import SlurmEngine
@@ -37,6 +37,7 @@ SLEEPS = ("sleep", "600")
 DEAF = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
 LIMIT_S = 120.0
 FOREIGN = 1000
+AT_EACH = 5  # kills at each named moment
 
 
 class Figure(NamedTuple):
@@ -200,11 +201,20 @@ def _beside_strangers(bench: Bench) -> Iterator[Figure]:
 def _with_kills() -> Iterator[Figure]:
     with a_bench() as bench:
         outcome = survive(bench.cluster, kills=50, seed=1)
-    broken, of = len(outcome.broken), f"{outcome.jobs} jobs, {outcome.runs} leases ran"
-    what = f"{outcome.kills} x kill -9 of the server around sbatch and scancel: broken"
-    yield Figure(what, f"{broken} ({of})", "0", is_met=not broken)
+        yield _killed("around sbatch and scancel, at random", outcome)
+        outcome = aimed(bench.cluster, each=AT_EACH)
+        yield _killed("at named moments", outcome)
+    for moment in AIMED:
+        found = outcome.hits[moment]
+        yield Figure(f"of these, {moment}", str(found), f"≥ {AT_EACH}", is_met=found >= AT_EACH)
+
+
+def _killed(where: str, outcome: Outcome) -> Figure:
     for each in outcome.broken[:5]:
         print(each, file=sys.stderr)
+    broken, of = len(outcome.broken), f"{outcome.jobs} jobs, {outcome.runs} leases ran"
+    what = f"{outcome.kills} x kill -9 of the server {where}: broken"
+    return Figure(what, f"{broken} ({of})", "0", is_met=not broken)
 
 
 NODES, LEASES = 200, 2000

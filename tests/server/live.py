@@ -64,6 +64,13 @@ class Live:
         self._process.communicate()
         self._process = None
 
+    def fell(self) -> None:
+        """Wait until somebody else has killed it."""
+        assert self._process is not None
+        self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == -signal.SIGKILL
+        self._process = None
+
     def down(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
