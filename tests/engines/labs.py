@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from brimful.adapters.capabilities import KeepsLogs
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.files import write_json
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -84,6 +86,10 @@ class Lab(ABC):
         """Start it on a node whose clock is so far ahead."""
         raise NotImplementedError
 
+    def crowd(self, leases: Sequence[str]) -> int:
+        """Order all of these at once. How many of them will run; the others wait in the engine's queue."""
+        raise NotImplementedError
+
     # What the scenarios say.
 
     def restart(self) -> None:
@@ -140,21 +146,35 @@ class Lab(ABC):
 
     def close(self) -> None:
         self.stop(*self.begun, grace_s=1)
-        for lease in self.begun:
-            eventually(self._is_over(lease))
+        left = set(self.begun)
 
-    def _is_over(self, lease: str) -> Callable[[], bool]:
-        def is_over() -> bool:
-            seen = self.look(lease)
-            return seen is not None and seen.state in ("ended", "absent")
+        def are_over() -> bool:
+            seen = self.engine.observe(left)
+            left.difference_update(each.lease for each in seen if each.state in ("ended", "absent"))
+            return not left
 
-        return is_over
+        eventually(are_over)
+
+
+# The real runner for each folder. In a Python of its own it takes 14 MiB and 0.13 s of CPU, forked 3.7 MiB
+# and next to nothing: five hundred at once fit on a small machine.
+FORKS = """
+import os, signal, sys
+from pathlib import Path
+from brimful.adapters.engines import runner
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    if not os.fork():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os._exit(runner.main(Path(line.strip())))
+"""
 
 
 class LocalLab(Lab):
     """This machine, and a driver that says who uses its GPUs."""
 
-    faults = frozenset({"told_by_others"})
+    faults = frozenset({"told_by_others", "crowd"})
 
     def __init__(self, folder: Path) -> None:
         self.used: dict[str, set[int]] = {}  # by device, the pids that the driver would name
@@ -170,6 +190,19 @@ class LocalLab(Lab):
 
     def vacate(self) -> None:
         self.used = {}
+
+    def crowd(self, leases: Sequence[str]) -> int:
+        """All run, each under a runner, which one process forks instead of starting Python for each."""
+        folders = []
+        for lease in leases:
+            order, folder = self.command(("sleep", "3600"), lease), self.folder / "leases" / lease
+            folder.mkdir()
+            assert isinstance(self.engine, LocalEngine)
+            write_json(folder / "order.json", self.engine._local_order(order))
+            folders.append(f"{folder}\n")
+        command = (sys.executable, "-P", "-c", FORKS)
+        subprocess.run(command, input="".join(folders), stdout=subprocess.DEVNULL, text=True, check=True)
+        return len(leases)
 
     def tell_by_others(self, lease: str) -> None:
         started = json.loads((self.folder / "leases" / lease / "started.json").read_text())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from brimful.adapters.engines.slurm.options import SlurmOptions
 from brimful.adapters.engines.slurm.text import JobRow, Span
 from brimful.adapters.sites import Site
 from tests.conftest import missing
-from tests.engines.labs import Lab
+from tests.engines.labs import ALONE, Lab
 from tests.engines.slurm_cluster import LOSES_NODES, REMEDY, Cluster, is_missing, wait_until
 
 _CLUSTERS: list[Cluster] = []
@@ -62,6 +64,7 @@ class SlurmLab(Lab):
             "pending",
             "held_back",
             "told_by_others",
+            "crowd",
         }
     )
 
@@ -124,6 +127,14 @@ class SlurmLab(Lab):
 
     def let_go(self, node: str) -> None:
         self.vacate()
+
+    def crowd(self, leases: Sequence[str]) -> int:
+        """All on one node: a lease runs on each of its eight GPUs, the others wait in Slurm's queue."""
+        self.options = replace(self.options, pending_s=3600)  # or they would be handed back
+        self.restart()
+        orders = [self.command(("sleep", "3600"), lease, parts=ALONE) for lease in leases]
+        assert self.engine.start(orders) == {}
+        return 8
 
     def tell_by_others(self, lease: str) -> None:
         """As with `--signal` of `sbatch`, or an administrator's `scancel`: Slurm calls the job completed."""
