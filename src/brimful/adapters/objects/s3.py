@@ -33,6 +33,7 @@ class Bucket:
             client_kwargs=client,
             config_kwargs={"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3}},
             use_listings_cache=False,
+            max_concurrency=1,  # a block is one request; otherwise s3fs asks for its size first
             skip_instance_cache=True,
         )
 
