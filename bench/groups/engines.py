@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -139,7 +139,11 @@ def _on_four_nodes() -> Iterator[Figure]:
         ones: list[Parts] = [((name, (gpu,)),) for name, gpus in sizes.items() for gpu in range(gpus)]
         leases, took_s = bench.start(ones)
         yield seconds("24 one-GPU leases, order to all running", took_s, 5.0)
-        shared = _shared(bench, leases)
+        places = _places(bench)
+        planned = {lease: parts[0][0] for lease, parts in zip(leases, ones, strict=True)}
+        astray = sum(places[lease] != node for lease, node in planned.items())
+        yield Figure("of these, on another node than chosen", str(astray), "0", is_met=not astray)
+        shared = _shared(bench, leases, places)
         yield Figure("GPUs with two tenants", str(shared), "0", is_met=not shared)
         yield seconds("24 cooperative stops at once", bench.stop(leases), None)
         gang, took_s = bench.start([(("n-0", tuple(range(8))), ("n-1", tuple(range(8))))])
@@ -153,19 +157,24 @@ def _on_four_nodes() -> Iterator[Figure]:
         yield from _beside_strangers(bench)
 
 
-def _shared(bench: Bench, leases: Sequence[str]) -> int:
-    """GPUs whose index two leases on one node share, according to their runners."""
+def _places(bench: Bench) -> dict[str, str]:
+    """Where Slurm runs each lease, whatever was planned."""
+    lines = bench.cluster.run("squeue", "-h", "-t", "running", "-o", "%j|%N").splitlines()
+    rows = (line.rpartition("|") for line in lines)
+    return {name.rpartition(":")[2]: node for name, _, node in rows}
+
+
+def _shared(bench: Bench, leases: Sequence[str], places: Mapping[str, str]) -> int:
+    """GPUs on one node that the processes of two leases see."""
     seen: set[tuple[str, str]] = set()
     doubled = 0
     for lease in leases:
-        folder = bench.folder / lease
-        node = (folder / "gang.json").read_text()
-        child = next(iter((folder / "ranks" / "0").glob("child.json")))
+        child = next(iter((bench.folder / lease / "ranks" / "0").glob("child.json")))
         group = int(child.read_text().split('"group": ')[1].split(",")[0])
         environ = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
         devices = next(each for each in environ if each.startswith(b"CUDA_VISIBLE_DEVICES=")).decode()
-        doubled += (node, devices) in seen
-        seen.add((node, devices))
+        doubled += (places[lease], devices) in seen
+        seen.add((places[lease], devices))
     return doubled
 
 
