@@ -87,6 +87,33 @@ class Outcome:
     broken: list[str] = field(default_factory=list)
 
 
+class Tools:
+    """Scripts before the `sbatch` and `scancel` of servers, which can kill the server that runs them."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._folder, self._places = folder, folder / "tools"
+        self._places.mkdir()
+        for tool in ("sbatch", "scancel"):
+            made = self._places / tool
+            made.write_text(SHIM.format(folder=folder, tool=shutil.which(tool, path=cluster.env["PATH"])))
+            made.chmod(0o755)
+
+    def go_before(self, server: Live) -> None:
+        server.env["PATH"] = f"{self._places}:{server.env['PATH']}"
+
+    def fall(self, server: Live, how: str, wanted: str, act: Callable[[], object]) -> str:
+        """Have the server killed by its next command with `wanted` in it; the job's name in Slurm."""
+        pid = server.pid
+        (self._folder / "hit").unlink(missing_ok=True)
+        (self._folder / "armed.new").write_text(f"{how} {wanted}\n")
+        (self._folder / "armed.new").rename(self._folder / "armed")
+        act()
+        server.fell()
+        killed, _, name = (self._folder / "hit").read_text().strip().partition(" ")
+        assert int(killed) == pid, (killed, pid)
+        return name
+
+
 class Lab:
     """A server above the cluster, its users, and scripts before its `sbatch` and `scancel`."""
 
@@ -94,15 +121,11 @@ class Lab:
         self.cluster, self.folder = cluster, folder
         for file in ("ran", "done"):
             (folder / file).touch()
-        (folder / "tools").mkdir()
-        for tool in ("sbatch", "scancel"):
-            made = folder / "tools" / tool
-            made.write_text(SHIM.format(folder=folder, tool=shutil.which(tool, path=cluster.env["PATH"])))
-            made.chmod(0o755)
         sites = folder / "sites.toml"
         sites.write_text(f'[hpc]\nengine = "slurm"\npartition = "low"\npending_s = {pending_s}\n')
         self.server = Live(folder / "data", "--sites", str(sites))
-        self.server.env["PATH"] = f"{folder / 'tools'}:{self.server.env['PATH']}"
+        self.tools = Tools(cluster, folder)
+        self.tools.go_before(self.server)
         self.server.up()
         self.store = SqlStore(f"sqlite:///{folder / 'data' / 'brimful.db'}")
         self.users = Service(self.store, [], Rules())
@@ -172,32 +195,30 @@ def aimed(cluster: Cluster, *, each: int) -> Outcome:
         return lab.outcome(kills=each * len(AIMED), hits=hits)
 
 
-def _fall(lab: Lab, how: str, wanted: str, act: Callable[[], object]) -> str:
-    """Have the server killed by the next command with `wanted` in it; the job's name in Slurm."""
-    pid = lab.server.pid
-    (lab.folder / "hit").unlink(missing_ok=True)
-    (lab.folder / "armed.new").write_text(f"{how} {wanted}\n")
-    (lab.folder / "armed.new").rename(lab.folder / "armed")
-    act()
-    lab.server.fell()
-    killed, _, name = (lab.folder / "hit").read_text().strip().partition(" ")
-    assert int(killed) == pid, (killed, pid)
-    return name
-
-
 def _at_sbatch(lab: Lab, moment: str) -> bool:
     how = AT_SBATCH[moment]
     # Three at once, since the server submits several at a time.
-    name = _fall(lab, how, "--job-name", lambda: [lab.submit(0.1) for _ in range(3)])
-    found = _times_known(lab, name), lab.is_noted(name.rpartition(":")[2], "submitted.json")
+    name = lab.tools.fall(lab.server, how, "--job-name", lambda: [lab.submit(0.1) for _ in range(3)])
+    is_hit = is_at(lab.cluster, how, name, is_noted=lab.is_noted(name.rpartition(":")[2], "submitted.json"))
     lab.server.up()
+    await_second(lab.cluster, how, name)
+    return is_hit
+
+
+def is_at(cluster: Cluster, how: str, name: str, *, is_noted: bool) -> bool:
+    """Whether what a killed server left is what there is at that moment."""
+    left = {"before": (0, False), "meanwhile": (0, False), "between": (1, False)}
+    return (_times_known(cluster, name), is_noted) == left.get(how, (1, True))
+
+
+def await_second(cluster: Cluster, how: str, name: str) -> None:
+    """Of two jobs for one lease; it may run nothing."""
     if how == "meanwhile":
-        wait_for(lambda: _times_known(lab, name) == 2, every_s=0.05)  # the second of the two may run nothing
-    return found == {"before": (0, False), "meanwhile": (0, False), "between": (1, False)}.get(how, (1, True))
+        wait_for(lambda: _times_known(cluster, name) == 2, every_s=0.05)
 
 
-def _times_known(lab: Lab, name: str) -> int:
-    return lab.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").split().count(name)
+def _times_known(cluster: Cluster, name: str) -> int:
+    return cluster.run("squeue", "-h", "-t", "all", "-o", "%j").split().count(name)
 
 
 def _at_scancel(lab: Lab, moment: str) -> bool:
@@ -213,7 +234,7 @@ def _at_scancel(lab: Lab, moment: str) -> bool:
     else:
         # A waiting job is cancelled first, a running one is woken last.
         flags = f"--state=PENDING {number}" if is_waiting else f"--signal=URG {number}"
-        _fall(lab, moment.partition(" ")[0], flags, lambda: lab.cancel(job))
+        lab.tools.fall(lab.server, moment.partition(" ")[0], flags, lambda: lab.cancel(job))
     found = lab.lease(job)
     assert found is not None
     is_asked, is_over = lab.is_noted(found.lease, "stop.json"), _is_recorded(lab, job)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.slurm_kills import AT_SBATCH, Tools, await_second, is_at
 from brimful.fleet.state import OVER
 from brimful.language import words
 from brimful.server.doctor import examine
@@ -121,6 +123,41 @@ def test_what_slurm_keeps_waiting_is_handed_back_and_runs_elsewhere(server: Live
     assert (first["node"], first["started_s"]) == (blocked, None)
     assert first["reason_code"]["code"] == "slurm.handed_back"
     assert last["node"] == busy
+
+
+@pytest.mark.postgres
+def test_the_other_server_takes_over_at_any_moment_around_sbatch(
+    cluster: Cluster, tmp_path: Path, postgres_url: str
+) -> None:
+    sites = tmp_path / "sites.toml"
+    sites.write_text('[hpc]\nengine = "slurm"\npartition = "low"\n')
+    pair, tools = Pair(tmp_path, postgres_url, sites=str(sites)), Tools(cluster, tmp_path)
+    leases = tmp_path / "engines" / "sites" / "hpc"
+    names: list[str] = []
+    try:
+        for server in pair.servers:
+            tools.go_before(server)
+            server.up()
+        leader, other = pair.servers
+        for how in AT_SBATCH.values():
+            wait_for(lambda leader=leader: pair.holder()[1] == leader.pid, every_s=0.05)
+            submit = lambda: names.extend(pair.submit(0.1) for _ in range(3))  # noqa: E731
+            other.signal(signal.SIGSTOP)  # or it might have gone on before anybody looks
+            name = tools.fall(leader, how, "--job-name", submit)
+            noted = leases / name.rpartition(":")[2] / "submitted.json"
+            assert is_at(cluster, how, name, is_noted=noted.exists())
+            other.signal(signal.SIGCONT)
+            await_second(cluster, how, name)
+            wait_for(lambda: all(pair.phase(name) in OVER for name in names))
+            leader, other = other, leader.up()
+        assert {pair.phase(name) for name in names} == {"finished"}
+        assert list(pair.work.glob("*.twice")) == []
+        assert len(list(pair.work.glob("*.done"))) == len(names)
+        assert [len(pair.users.reader.job(name).leases) for name in names] == [1] * len(names)
+        findings = list(examine(pair.store, engines_in(tmp_path / "engines")))
+        assert [each for finding in findings for each in finding.broken] == []
+    finally:
+        pair.end()
 
 
 @pytest.mark.postgres
