@@ -240,6 +240,18 @@ def test_a_lease_that_ends_as_another_begins_frees_nothing_that_a_stranger_has(h
     assert taken(hpc) == 1
 
 
+@pytest.mark.parametrize("state", ["COMPLETING", "COMPLETED"])
+def test_the_gpu_of_a_lease_that_has_just_ended_does_not_look_like_a_strangers(hpc: Hpc, state: str) -> None:
+    """Otherwise, of two that were stopped for a gang, one would take its GPU back before the gang."""
+    hpc.slurm.says("a.1", "RUNNING")
+    hpc.slurm.used = 1
+    assert taken(hpc) == 0
+    hpc.slurm.rows = [row._replace(state=state) for row in hpc.slurm.rows]
+    assert taken(hpc) == 0, "the node was asked for before the job's end, and says that it is used"
+    hpc.slurm.used = 0
+    assert taken(hpc) == 0
+
+
 def test_a_lease_that_waits_is_not_handed_back_because_another_of_ours_began(hpc: Hpc) -> None:
     job = Job(job="a", gpus=1, command=("true",))
     assert hpc.engine.start([Start("a.1", job, (("n-0", (0,)),))]) == {}
