@@ -84,7 +84,7 @@ def test_every_page_is_accessible_light_and_dark_and_a_job_is_written_and_cancel
         page.get_by_label("job-1", exact=True).check()
         page.get_by_text("With selected jobs").click()
         page.get_by_label("yes, I am sure").check()
-        page.get_by_role("button", name="Yes, cancel it").click()
+        page.get_by_role("button", name="Yes, cancel them").click()
         wait_for(lambda: server.show("job-1")["phase"] == "cancelled")
         assert page.title() != "owned"
 
