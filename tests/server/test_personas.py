@@ -55,7 +55,7 @@ def test_tired_at_two_in_the_morning_my_job_died(walk: Walk, browser: Browser) -
     page.get_by_role("link", name="failed in the last day").click()
     page.get_by_role("link", name="llama-8b longer context").first.click()
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
-    expect(page.get_by_text("own tensors plus the request exceed")).to_be_visible()
+    expect(page.get_by_text("own tensors fill the card")).to_be_visible()
     expect(page.get_by_text("Turn on activation checkpointing.")).to_be_visible()
 
     page.get_by_role("link", name="Change and submit").click()
