@@ -81,8 +81,13 @@ SAME = {
         "{n} M",
         "{n} allocation",
         "{n} allocations",
+        "Pool",
+        "pool",
+        "Site",
     },
     "es": {
+        "Pool",
+        "pool",
         "Roles",
         "Token",
         "Tokens",

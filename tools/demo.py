@@ -343,7 +343,15 @@ THE_HOUR: tuple[Given, ...] = (
 @contextmanager
 def served(demo: Demo) -> Iterator[str]:
     """Its address, served by a separate web server."""
-    config = uvicorn.Config(demo.app, host="127.0.0.1", port=0, log_config=None, server_header=False)
+    with listening(demo.app) as url:
+        yield url
+    demo.access.close()
+    demo.store.close()
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[str]:  # noqa: ANN401 - an ASGI application
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -354,5 +362,3 @@ def served(demo: Demo) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
-        demo.access.close()
-        demo.store.close()

@@ -2,7 +2,7 @@
 
     python -m tools.pictures            docs/images/console-*.png: one per page, 1440 px wide, light
     python -m tools.pictures --all      build/pictures: also 390 px, dark, and in German
-    python -m tools.pictures --all --only market --only job
+    python -m tools.pictures --all --only market --only job --language fr
 
 The clock is frozen on both sides, so that two runs give the same pictures, except for token names.
 """
@@ -51,6 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every width, light and dark, two languages")
     parser.add_argument("--only", action="append", help="this page; may be given several times")
+    parser.add_argument("--language", action="append", help="this one; may be given several times")
     args = parser.parse_args()
     wanted = {**FIRST, **PAGES, **MORE} if args.all else PAGES
     wanted = {name: path for name, path in wanted.items() if not args.only or name in args.only}
@@ -65,7 +66,7 @@ def main() -> int:
         with served(demo) as url:
             if not args.all:
                 take(demo, browser, url, wanted, to=ROOT / "docs" / "images")
-            for tongue in ("en", "de") if args.all else ():
+            for tongue in (args.language or ("en", "de")) if args.all else ():
                 for width in (1440, 390):
                     for scheme in ("light", "dark"):
                         to = ROOT / "build" / "pictures" / f"{tongue}-{width}-{scheme}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from brimful.fleet.events import (
     BudgetSet,
+    JobSubmitted,
     LeaseEnded,
     LeaseEnding,
     LeaseIdle,
@@ -21,6 +22,7 @@ from brimful.fleet.events import (
     NoticeWithdrawn,
     SiteLost,
 )
+from brimful.fleet.job import Job
 from brimful.fleet.queues import Quota
 from brimful.language import Percent, Usd, language, say, told, verbatim
 from brimful.market.invoice import day_of
@@ -35,11 +37,15 @@ from brimful.server.service.service import Service
 from brimful.server.views.attention import attention_view
 from tests.server.builders import OPERATOR, MemoryHistory, bearer
 from tests.server.test_actions import signed_in
-from tests.server.test_auth import House, house  # noqa: F401 - a fixture
+from tests.server.test_auth import SECRET, House, house  # noqa: F401 - a fixture
 from tests.server.test_console import HOSTILE, Desk, a_lease_of, desk, words  # noqa: F401 - a fixture
 
-PAGES = ("/", "/jobs", "/fleet", "/market", "/teams", "/audit", "/operate")
+PAGES = (
+    *("/", "/jobs", "/jobs/{job}", "/submit", "/submit?job={job}", "/fit"),
+    *("/fleet", "/market", "/teams", "/audit", "/operate"),
+)
 HOUR_S = 3600
+CODES = ("job", "priority", "within", "code", "array", "key")  # of a job: the server's own, or one of a few
 
 
 def data(desk: Desk, path: str) -> Any:  # noqa: F811
@@ -149,14 +155,26 @@ def test_a_silent_site_and_a_bad_day_stand_on_the_first_page(desk: Desk) -> None
 def test_what_another_team_has_is_on_no_page(house: House, path: str) -> None:  # noqa: F811
     job = house.service.reader.job(house.job).job
     ann, bob = signed_in(house, "admin", "red", "ann"), signed_in(house, "admin", "blue", "bob")
-    assert bob.get(path).status_code == 200
-    html = bob.get(path).text
-    assert house.job not in html
+    body = {"command": ["python", "own.py"], "folder": "/", "gpus": 2}
+    own = house.http.post("/v1/jobs", json=body, headers=house.blue).json()["data"]["job"]
+    house.service.driver.tick()
+    there = path.format(job=own)
+    assert bob.get(there).status_code == 200
+    html = bob.get(there).text
+    assert not re.search(rf"\b{house.job}\b", html)
+    assert SECRET not in html
     assert ">red<" not in html
-    if path in ("/", "/jobs"):
-        assert job.job in ann.get(path).text
+    if "{job}" in path:
+        assert "own.py" in html
+        theirs, nobodys = bob.get(path.format(job=house.job)), bob.get(path.format(job="job-99"))
+        assert theirs.status_code == nobodys.status_code == 404
+        assert theirs.text.replace(house.job, "job-99") == nobodys.text
+    if path in ("/", "/jobs", "/jobs/{job}", "/submit?job={job}"):
+        assert job.name == SECRET in ann.get(path.format(job=house.job)).text
     assert "<form" in html or path == "/market"
-    assert bob.get(f"{path}?live=1").status_code == 200
+    part = f"{there}/live" if path == "/jobs/{job}" else there.partition("?")[0] + "?live=1"
+    assert bob.get(part).status_code == 200
+    assert SECRET not in bob.get(part).text
 
 
 def send(client: TestClient, path: str, **fields: str) -> int:
@@ -246,22 +264,32 @@ def test_an_admin_revokes_tokens_of_its_team_only(house: House) -> None:  # noqa
 
 @pytest.mark.parametrize("path", [*PAGES, "/jobs?view=all&text={}", "/fleet?text={}&site={}", "/teams?by={}"])
 def test_hostile_words_are_text_on_every_page(desk: Desk, path: str) -> None:  # noqa: F811
-    desk.submit(  # before there is a node: a fleet that is known refuses a type that nobody has
-        name=HOSTILE, tenant=HOSTILE, command=(HOSTILE,), gpu_types=(HOSTILE,), queue=HOSTILE, user=HOSTILE
+    texts: dict[str, Any] = {
+        each.name: HOSTILE for each in fields(Job) if each.type == "str" and each.name not in CODES
+    }
+    texts |= {each.name: (HOSTILE,) for each in fields(Job) if each.type == "tuple[str, ...]"}
+    assert len(texts) > 8
+    # Before there is a node: a fleet that is known refuses a type that nobody has.
+    desk.write(
+        JobSubmitted(at_s=desk.now_s, job=Job(job="job-1", gpus=1, env=((HOSTILE, HOSTILE),), **texts))
     )
+    desk.write(BudgetSet(at_s=desk.now_s, tenant=HOSTILE, microusd=370_000))
+    desk.access.issue(name=HOSTILE, tenant=HOSTILE, role="viewer")
+    desk.service.submissions.set_queues((Quota(queue=HOSTILE, gpus=1, tenants=(HOSTILE,)),), by=HOSTILE)
     desk.service.driver.tick()
     desk.service.submissions.hold("job-1", reason=verbatim(HOSTILE))
     desk.service.submissions.drain("local-0", reason=verbatim(HOSTILE))
     desk.service.submissions.grant_credit(HOSTILE, 5, HOSTILE)
     desk.access.note(None, HOSTILE, HOSTILE, HOSTILE)
-    html = desk.html(path.format(*[HOSTILE] * 2).replace('"', "%22").replace("#", "%23"))
+    html = desk.html(path.format(*[HOSTILE] * 2, job="job-1").replace('"', "%22").replace("#", "%23"))
     assert "<script>document" not in html
     assert "<img" not in html
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_speaks_four_languages_and_remembers_a_choice(desk: Desk, path: str) -> None:  # noqa: F811
-    titles = set()
+    titles, path = set(), path.format(job="job-1")
+    desk.submit(name="train")
     for code in ("en", "fr", "es", "de"):
         html = desk.client.get(path, headers={"accept-language": code}).text
         assert f'<html lang="{code}">' in html
