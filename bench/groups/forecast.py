@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.groups.traces import DATA
 from bench.measure import CALIBRATION, Benchmark, body, calibration
 from brimful.adapters.providers.records import read_loads, read_prices
@@ -21,6 +21,7 @@ PRICES = DATA.parent / "prices"
 LOADS = PRICES / "alibaba_cluster_hourly_load.csv.gz"
 SPOT = PRICES / "aws_gpu_spot_history.csv.gz"
 YEAR_H = 365 * 24
+BELOW_YESTERDAY, INSIDE, BRIER_SKILL = 0.12, (0.75, 0.85), 0.25
 TUNED = ("A10", "GPU-series-1", "GPU-series-2")  # on these; the others were only evaluated
 
 
@@ -50,17 +51,25 @@ def _loads() -> str:
     rows, kept = [], LoadScore()
     for name, loads in read_loads(LOADS).items():
         score = told(loads).score
-        rows.append((f"{name}{' (tuned on)' if name in TUNED else ''}", *_cells(score)))
+        rows.append(
+            load_row(f"{name}{' (tuned on)' if name in TUNED else ''}", score, whole=name == "requested")
+        )
         if name not in TUNED and name != "requested":
             for part in ("hours", "inside", "pinball", "yesterday", "persistence"):
                 setattr(kept, part, getattr(kept, part) + getattr(score, part))
-    rows.append(("the three pools kept aside", *_cells(kept)))
-    return markdown(("pool", "hours", "in the band", "below yesterday", "below no change"), rows)
+    rows.append(load_row("the three pools kept aside", kept, whole=True))
+    return markdown(("pool", "hours", "in the band", "below yesterday", "below no change", "bar"), rows)
 
 
-def _cells(score: LoadScore) -> tuple[str, ...]:
-    shares = (score.coverage, score.skill, score.skill_over_persistence)
-    return (f"{score.hours:,}", *("" if each is None else f"{each:.1%}" for each in shares))
+def load_row(name: str, score: LoadScore, *, whole: bool) -> tuple[str, ...]:
+    """`whole`: of all pools, or of all kept aside; for a single pool, the bar is that of no change alone."""
+    inside, below, change = score.coverage or 0.0, score.skill or 0.0, score.skill_over_persistence or 0.0
+    low, high = INSIDE
+    bar = f"{low:.0%} to {high:.0%}" + (f", ≥ {BELOW_YESTERDAY:.0%}" if whole else "") + ", ≥ 0%"
+    is_met = score.hours > 0 and low <= inside <= high and change >= 0
+    is_met &= not whole or below >= BELOW_YESTERDAY
+    shares = (f"{each:.1%}" for each in (inside, below, change))
+    return name, f"{score.hours:,}", *shares, judged(bar, is_met=is_met)
 
 
 def _prices(series: list[PriceSeries]) -> str:
@@ -70,5 +79,8 @@ def _prices(series: list[PriceSeries]) -> str:
         scores = score_prices(series, hours, cut_h=end_h - YEAR_H)
         whole = pooled(scores.values())
         skills = [*(each.skill for each in scores.values()), whole.skill]
-        rows.append((f"{hours} h", f"{whole.cases:,}", *(f"{each or 0.0:.1%}" for each in skills)))
-    return markdown(("stays below", "cases", "price", "+1 %", "+2 %", "+5 %", "+10 %", "+25 %", "all"), rows)
+        cells = (f"{each or 0.0:.1%}" for each in skills)
+        bar = judged(f"≥ {BRIER_SKILL:.0%}", is_met=(whole.skill or 0.0) >= BRIER_SKILL)
+        rows.append((f"{hours} h", f"{whole.cases:,}", *cells, bar))
+    limits = ("price", "+1 %", "+2 %", "+5 %", "+10 %", "+25 %")
+    return markdown(("stays below", "cases", *limits, "all", "bar of all"), rows)
