@@ -50,12 +50,12 @@ def benchmarks() -> Iterator[Benchmark]:
 def tables() -> dict[str, str]:
     if not RECORDS.is_file():
         return {}
-    records = dict(_records())
-    seen = {name: seen_in(record) for name, record in records.items()}
+    found = dict(records())
+    seen = {name: seen_in(record) for name, record in found.items()}
     closed: dict[int, list[float]] = {hours: [] for hours in HOURS}
     dearer: list[float] = []  # than the better of the simple rules, relative to it
     rows, late = [], 0
-    for name, record in records.items():
+    for name, record in found.items():
         cells = [name, f"{sum(record.up[0]) / record.ticks:.0%}"]
         prior = prior_of([each for other, each in seen.items() if other != name])
         for hours in HOURS:
@@ -104,7 +104,7 @@ def _zones() -> str:
     return markdown(["two zones of us-west-2", "usual", "brim", "foresight", "brim above", "late"], rows)
 
 
-def _records() -> Iterator[tuple[str, Capacity]]:
+def records() -> Iterator[tuple[str, Capacity]]:
     """Each record of the file by itself."""
     with gzip.open(RECORDS, "rt") as lines, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.jsonl"

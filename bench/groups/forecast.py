@@ -1,22 +1,33 @@
-"""Forecasts on public records: load a day ahead, and whether a price stays below a limit.
+"""Forecasts on public records: load a day ahead, whether a price stays below a limit, whether spot stays.
 
-    make bench ARGS=forecast     a cluster's hourly load and 769 series of spot prices: two CPU minutes
+    make bench ARGS=forecast     a cluster's hourly load, 769 series of prices, nine of capacity: a CPU minute
 
 The data is beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from bench.document import judged, markdown
+from bench.groups.deadlines import RECORDS, records
 from bench.groups.traces import DATA
 from bench.measure import CALIBRATION, Benchmark, body, calibration
 from brimful.adapters.providers.records import read_loads, read_prices
-from brimful.market.forecast import LoadForecaster, LoadScore, PriceSeries, pooled, score_prices
+from brimful.market.forecast import (
+    BrierScore,
+    LoadForecaster,
+    LoadScore,
+    PriceSeries,
+    pooled,
+    score_prices,
+)
+from brimful.market.staying import STAYS_H, StayRecord
+from brimful.sim.deadlines import Capacity
 
 TITLE = "Forecasts"
-TABLES = ("forecast-load", "forecast-prices")
+TABLES = ("forecast-load", "forecast-prices", "forecast-spot")
 PRICES = DATA.parent / "prices"
 LOADS = PRICES / "alibaba_cluster_hourly_load.csv.gz"
 SPOT = PRICES / "aws_gpu_spot_history.csv.gz"
@@ -35,9 +46,10 @@ def benchmarks() -> Iterator[Benchmark]:
 
 
 def tables() -> dict[str, str]:
-    if not (LOADS.is_file() and SPOT.is_file()):
+    if not all(path.is_file() for path in (LOADS, SPOT, RECORDS)):
         return {}
-    return {"forecast-load": _loads(), "forecast-prices": _prices(list(read_prices(SPOT).values()))}
+    prices = list(read_prices(SPOT).values())
+    return {"forecast-load": _loads(), "forecast-prices": _prices(prices), "forecast-spot": _stays()}
 
 
 def told(loads: list[float]) -> LoadForecaster:
@@ -84,3 +96,26 @@ def _prices(series: list[PriceSeries]) -> str:
         rows.append((f"{hours} h", f"{whole.cases:,}", *cells, bar))
     limits = ("price", "+1 %", "+2 %", "+5 %", "+10 %", "+25 %")
     return markdown(("stays below", "cases", *limits, "all", "bar of all"), rows)
+
+
+def _stays() -> str:
+    """Each public record of spot capacity by itself, from nothing but the prior."""
+    rows: list[tuple[str, ...]] = []
+    whole = [BrierScore() for _ in STAYS_H]
+    for name, record in records():
+        known = StayRecord()
+        known.tell(changes_of(record), now_s=record.ticks * record.tick_s)
+        scores = [each.score for each in known.horizons]
+        whole = [pooled(pair) for pair in zip(whole, scores, strict=True)]
+        rows.append(stays_row(name, scores))
+    rows.append(stays_row("all", whole))
+    return markdown(("stays for", "cases", *(f"{hours} h" for hours in STAYS_H)), rows)
+
+
+def stays_row(name: str, scores: Sequence[BrierScore]) -> tuple[str, ...]:
+    return name, f"{sum(each.cases for each in scores):,}", *(f"{each.skill or 0.0:.1%}" for each in scores)
+
+
+def changes_of(record: Capacity) -> list[int]:
+    up = [0, *record.up[0]]
+    return [i * record.tick_s for i, (a, b) in enumerate(pairwise(up)) if a != b]
