@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import bench.__main__ as program
 from bench import document, edf, groups
 from bench.__main__ import main, table
+from bench.groups import deadlines, forecast, reservations, spot, tariff
 from bench.measure import ENOUGH_S, ROOT, Benchmark, body, measure
+from brimful.market.forecast import LoadScore
 from brimful.sim.world import Arrival
 from tests.builders import a_job
 
@@ -50,6 +55,70 @@ def test_a_bar_missed_in_a_table_fails_the_run(
     monkeypatch.setattr(program, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["bench", "plane"])
     assert main() == (0 if is_met else 1)
+
+
+def _missed(cells: Sequence[str]) -> bool:
+    return any(document.MISSED in cell for cell in cells)
+
+
+def test_each_bar_of_the_market_can_be_missed() -> None:
+    good = LoadScore(hours=100, inside=80, pinball=8.0, yesterday=10.0, persistence=9.0)
+    assert not _missed(forecast.load_row("p", good, whole=True))
+    for worse in ({"inside": 74}, {"inside": 86}, {"yesterday": 9.0}, {"persistence": 7.9}, {"hours": 0}):
+        assert _missed(forecast.load_row("p", replace(good, **worse), whole=True)), worse
+    assert not _missed(forecast.load_row("p", replace(good, yesterday=9.0), whole=False))
+
+    row = spot._Row(without=100, with_it=60, billed=1, revenue=92.0, cleared=100.0, ticks=72)
+    assert not _missed(spot.market_row("all", row))
+    assert _missed(spot.market_row("all", replace(row, with_it=61)))
+    assert _missed(spot.market_row("0.6", replace(row, with_it=76)))
+    assert _missed(spot.market_row("0.1", replace(row, late=1)))
+    assert not _missed(spot.floor_row(10_000, row))
+    assert _missed(spot.floor_row(10_000, replace(row, billed=2)))
+    assert _missed(spot.floor_row(10_000, replace(row, revenue=91.0)))
+
+    closed = {52: [0.55], 70: [0.58], 92: [0.40]}
+    assert not _missed(deadlines.mean_row(closed, [0.009], 0))
+    assert _missed(deadlines.mean_row(closed, [0.011], 0))
+    assert _missed(deadlines.mean_row(closed, [0.001, 0.001], 0))
+    assert _missed(deadlines.mean_row(closed, [], 1))
+    assert all(_missed(deadlines.mean_row({**closed, hours: [0.39]}, [], 0)) for hours in closed)
+
+    assert not _missed(reservations.late_row([(1000, 1)]))
+    assert _missed(reservations.late_row([(1000, 1), (1000, 2)]))
+    assert _missed(reservations.late_row([(0, 0)]))
+
+
+def test_each_bar_of_the_tariff_can_be_missed() -> None:
+    run = tariff.Run([], prices=[1000, 1100, 1000], charged=3000.0, flat=3.0, paid=[(1, 1100), (2, 1000)])
+    good: dict[str, Any] = {"full": 0.1, "cut": 0.85}
+    assert not _missed(tariff.row("hourly", run, **good))
+    assert _missed(tariff.row("hourly", run, full=0.1, cut=0.84))
+    worse: dict[str, Any]
+    for worse in (
+        {"paid": [(0, 1001)]},
+        {"paid": []},
+        {"charged": 3031.0},
+        {"prices": [1000, 1101, 1001]},
+        {"prices": [1000, 900, 1000]},
+    ):
+        assert _missed(tariff.row("hourly", replace(run, **worse), **good)), worse
+
+    jobs = tariff.Jobs(priced=2, ran=2, waited=1, paid=[(900, 1000), (1000, 1000)])
+    assert document.MISSED not in tariff.table_of_jobs(jobs)
+    wrong: dict[str, Any]
+    for wrong in ({"ran": 1}, {"waited": 0}, {"paid": []}, {"paid": [(1002, 1000)]}):
+        assert document.MISSED in tariff.table_of_jobs(replace(jobs, **wrong)), wrong
+
+
+def test_deferrable_jobs_pay_less_in_the_production_loop_and_none_pays_more() -> None:
+    """Six days until there is a tariff, and one with it."""
+    loads = [60 + 40 * (h % 24 > 12) for h in range(7 * 24)]
+    found = tariff.compare(tariff.arrivals(loads, capacity=300))
+    table = tariff.table_of_jobs(found)
+
+    assert document.MISSED not in table, table
+    assert any(paid < then for paid, then in found.paid)
 
 
 def test_a_body_is_measured_per_call() -> None:

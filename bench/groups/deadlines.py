@@ -12,11 +12,11 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.groups.traces import DATA
 from bench.measure import Benchmark, body
 from brimful.market.spells import PRIOR_HOURS, Hours, prior_of
@@ -28,6 +28,8 @@ TITLE = "Deadlines on spot"
 TABLES = ("deadlines", "deadline-zones")
 RECORDS = DATA / "spot" / "spot_availability.jsonl.gz"
 HOURS = (52, 70, 92)
+CLOSED = {52: 0.55, 70: 0.58, 92: 0.40}  # least mean share of the gap
+WORSE, MORE = 1, 0.01  # at most so many cases may cost more than the better usual rule, and by this at most
 STARTS = 300
 ONE_TASK_S = 0.5  # promised CPU seconds for planning and running one task of 70 h
 
@@ -48,34 +50,46 @@ def benchmarks() -> Iterator[Benchmark]:
 def tables() -> dict[str, str]:
     if not RECORDS.is_file():
         return {}
-    records = dict(_records())
-    seen = {name: seen_in(record) for name, record in records.items()}
+    found = dict(records())
+    seen = {name: seen_in(record) for name, record in found.items()}
     closed: dict[int, list[float]] = {hours: [] for hours in HOURS}
-    worse = 0  # than the better of the simple rules
-    rows = []
-    for name, record in records.items():
+    dearer: list[float] = []  # than the better of the simple rules, relative to it
+    rows, late = [], 0
+    for name, record in found.items():
         cells = [name, f"{sum(record.up[0]) / record.ticks:.0%}"]
         prior = prior_of([each for other, each in seen.items() if other != name])
         for hours in HOURS:
-            cost = _costs(record, hours, prior)
+            cost, missed = _costs(record, hours, prior)
             usual, best = min(cost["greedy"], cost["uniform_progress"]), cost["clairvoyant"]
             closed[hours].append((usual - cost["brim"]) / (usual - best))
-            worse += cost["brim"] > usual
+            dearer += [cost["brim"] / usual - 1] if cost["brim"] > usual else []
+            late += missed
             cells += [f"{usual:.2f}", f"{cost['brim']:.2f}", f"{best:.2f}", f"{closed[hours][-1]:.0%}"]
         rows.append(cells)
-    means = [cell for hours in HOURS for cell in ("", "", "", f"{fmean(closed[hours]):.1%}")]
-    rows.append([f"mean ({worse} of {len(rows) * len(HOURS)} dearer than usual)", "", *means])
+    rows.append(mean_row(closed, dearer, late))
     header = ["record", "there"]
     for hours in HOURS:
         header += [f"{hours} h: usual", "brim", "foresight", "closed"]
     return {"deadlines": markdown(header, rows), "deadline-zones": _zones()}
 
 
+def mean_row(closed: dict[int, list[float]], dearer: Sequence[float], late: int) -> list[str]:
+    means = [cell for hours in HOURS for cell in ("", "", "", _closed(fmean(closed[hours]), CLOSED[hours]))]
+    most = f", by {max(dearer):.1%}" if dearer else ""
+    name = f"mean ({len(dearer)} of {sum(map(len, closed.values()))} dearer than usual{most}, {late} late)"
+    is_met = len(dearer) <= WORSE and max(dearer, default=0.0) <= MORE and late == 0
+    return [judged(name, is_met=is_met), "", *means]
+
+
+def _closed(share: float, least: float) -> str:
+    return judged(f"{share:.1%} (≥ {least:.0%})", is_met=share >= least)
+
+
 def _zones() -> str:
     record, _ = read_capacity(RECORDS, zones=["us-west-2a", "us-west-2b"], accelerator="v100", count="1")
     rows = []
     for hours in HOURS:
-        cost = _costs(record, hours)
+        cost, late = _costs(record, hours)
         usual, best = min(cost["greedy"], cost["uniform_progress"]), cost["clairvoyant"]
         rows.append(
             [
@@ -84,12 +98,13 @@ def _zones() -> str:
                 f"{cost['brim']:.2f}",
                 f"{best:.2f}",
                 f"{cost['brim'] / best - 1:.1%}",
+                judged(f"{late} (≤ 0)", is_met=late == 0),
             ]
         )
-    return markdown(["two zones of us-west-2", "usual", "brim", "foresight", "brim above"], rows)
+    return markdown(["two zones of us-west-2", "usual", "brim", "foresight", "brim above", "late"], rows)
 
 
-def _records() -> Iterator[tuple[str, Capacity]]:
+def records() -> Iterator[tuple[str, Capacity]]:
     """Each record of the file by itself."""
     with gzip.open(RECORDS, "rt") as lines, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.jsonl"
@@ -102,10 +117,11 @@ def _records() -> Iterator[tuple[str, Capacity]]:
                 yield name, read_capacity(path)[0]
 
 
-def _costs(record: Capacity, hours: int, prior: Hours = PRIOR_HOURS) -> dict[str, float]:
+def _costs(record: Capacity, hours: int, prior: Hours = PRIOR_HOURS) -> tuple[dict[str, float], int]:
+    """Mean cost of each policy, and how often brim was late."""
     results = compare(record, a_task(hours), starts=STARTS, prior=prior)
-    assert not any(each["misses"] for each in results.values())
-    return {name: each["mean_cost_usd"] for name, each in results.items()}
+    costs = {name: each["mean_cost_usd"] for name, each in results.items()}
+    return costs, int(results["brim"]["misses"])
 
 
 def a_task(hours: int) -> Task:

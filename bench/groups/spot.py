@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
-from bench.document import markdown
+from bench.document import judged, markdown
 from bench.measure import CALIBRATION, Benchmark, body, calibration
 from brimful.market.spot import Terms
 from tests.market.books import a_bid
@@ -21,6 +21,8 @@ TABLES = ("spot-markets", "spot-floors")
 CENT, USD = 10_000, 1_000_000
 SPREADS = (0.1, 0.2, 0.4, 0.6)
 FLOORS = (CENT, USD // 2, USD)
+SAVED = {"0.6": 0.25, "all": 0.4}  # least share of preemptions that the bonus avoids
+BILLED, MOVES = 0.92, 10  # least of what was cleared, at any floor; most moves of the bill a day
 SEEDS = 2
 WAIT_S = 2 * 3600
 
@@ -79,9 +81,9 @@ def tables() -> dict[str, str]:
             _add(row, here)
             _add(floors[floor], here)
         _gang(row, spread)
-        rows.append((f"{spread:g}", *_cells(row)))
+        rows.append(market_row(f"{spread:g}", row))
         _add(total, row)
-    rows.append(("all", *_cells(total)))
+    rows.append(market_row("all", total))
     header = (
         "spread",
         "preempted",
@@ -93,17 +95,10 @@ def tables() -> dict[str, str]:
         "gangs late",
         "singles wait",
         "worst",
+        "bar",
     )
-    by_floor = [
-        (
-            f"${floor / USD:.2f}",
-            f"{row.raw * 720 / row.ticks:.1f}",
-            f"{row.billed * 720 / row.ticks:.1f}",
-            f"{row.revenue / row.cleared:.3f}",
-        )
-        for floor, row in floors.items()
-    ]
-    head = ("floor", "moves of the price a day", "of the bill", "billed / cleared")
+    by_floor = [floor_row(floor, row) for floor, row in floors.items()]
+    head = ("floor", "moves of the price a day", "of the bill", "billed / cleared", "bar")
     return {"spot-markets": markdown(header, rows), "spot-floors": markdown(head, by_floor)}
 
 
@@ -114,9 +109,17 @@ def _add(total: _Row, row: _Row) -> None:
     total.fill = max(total.fill, row.fill, key=abs)
 
 
-def _cells(row: _Row) -> tuple[str, ...]:
-    saved = 1 - row.with_it / max(1, row.without)
+def floor_row(floor: int, row: _Row) -> tuple[str, ...]:
+    raw, billed, share = row.raw * 720 / row.ticks, row.billed * 720 / row.ticks, row.revenue / row.cleared
+    bar = judged(f"≤ {MOVES}, ≥ {BILLED}", is_met=billed <= MOVES and share >= BILLED)
+    return f"${floor / USD:.2f}", f"{raw:.1f}", f"{billed:.1f}", f"{share:.3f}", bar
+
+
+def market_row(spread: str, row: _Row) -> tuple[str, ...]:
+    saved, least = 1 - row.with_it / max(1, row.without), SAVED.get(spread, 0.0)
+    is_met = saved >= least and row.late == 0
     return (
+        spread,
         str(row.without),
         f"{row.with_it} (-{saved:.0%})",
         f"{row.fill:+.1%}",
@@ -126,6 +129,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
         f"{row.late} of {row.gangs}",
         f"{row.waits / max(1.0, row.usual):.2f}x",
         f"{row.worst:.2f}x",
+        judged(f"{f'-{least:.0%}, ' if least else ''}0 late", is_met=is_met),
     )
 
 

@@ -12,7 +12,7 @@ from brimful.language import Several, count, say
 from brimful.market.auction import Cleared, clear
 from brimful.market.bid import Bid, Book, Step
 from brimful.market.optimum import Item, Optimum
-from tests.market.books import USD, a_bid, a_book, brute_force, random_book
+from tests.market.books import USD, a_bid, a_book, brute_force, random_book, small_book, worth_of_all
 
 BOOKS = 10_000
 
@@ -127,14 +127,8 @@ def _every_book(unit: bool, holds: Callable[[Book, Cleared], bool]) -> None:
 
 def test_the_winners_are_worth_as_much_as_the_best_of_all_allocations() -> None:
     for seed in range(2_000):
-        book = random_book(seed, small=True, steps=seed % 2 == 0)
-        cleared = clear(book)
-        worth = sum(win.units * book.weight(win.bid) for win in cleared.wins)
-        left = cleared.units
-        for step in book.supply:
-            worth -= 100 * step.ask * max(0, min(step.quantity, left)) if step.bought else 0
-            left -= step.quantity
-        assert worth == brute_force(book), seed
+        book = small_book(seed)
+        assert worth_of_all(clear(book), book) == brute_force(book), seed
 
 
 @pytest.mark.parametrize("why", ["its owner lends", "it is larger than the pool"])

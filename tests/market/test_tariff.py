@@ -239,6 +239,19 @@ def test_no_job_that_waits_pays_more_for_its_work_than_if_it_had_started_at_once
     pytest.fail("it never started")
 
 
+def test_a_job_starts_by_its_own_quote_beside_one_that_waits_for_its_cheap_hour() -> None:
+    """Both have the same shape. The first was quoted a cheap hour, the second came when that was gone."""
+    fleet = a_fleet()
+    (pool,) = fleet.fleet.capacity.pools
+    fleet.then(priced(pool, 1000, 1000, 700)).waiting(a_job("first", deferrable=True))
+    fleet.then(priced(pool, *[1000] * 30, at_s=HOUR)).waiting(a_job("second", deferrable=True), at_s=HOUR)
+
+    plan = decided(fleet, now_s=HOUR)
+
+    assert [start.job for start in plan.starts] == ["second"]
+    assert code_of(plan.waits["first"]) == "scheduler.cheaper_hour"
+
+
 def test_what_was_quoted_for_an_hour_stands_when_it_is_quoted_again() -> None:
     fleet = a_fleet()
     (pool,) = fleet.fleet.capacity.pools
@@ -291,3 +304,8 @@ def test_a_look_reads_each_quote_of_a_job_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Quoted, "lowest", counted)
     assert defer(fleet.fleet.jobs["later"], fleet.fleet, free=12, now_s=HOUR) is not None
     assert len(read) == len(nodes)
+
+    fleet.waiting(*(a_job(f"also-{i}", deferrable=True) for i in range(50)))
+    read.clear()
+    assert not decided(fleet, now_s=HOUR).starts
+    assert len(read) == len(nodes)  # all have the same quote

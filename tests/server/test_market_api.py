@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
+from brimful.cli.money.forecast import _spot_text
 from brimful.fleet.events import BudgetSet, Event, JobSubmitted, LeaseEnded, LeaseStarted, PoolPriced
 from brimful.language import Usd, say, words
 from brimful.market.pools import Market
@@ -203,6 +204,35 @@ def test_depth_counts_a_lease_in_its_own_pool_only(shop: Shop) -> None:
         pool["tier"]: (pool["gpus"] - pool["free"], sum(x["held"] for x in pool["depth"])) for pool in pools
     }
     assert sorted(held.values()) == [(0, 0), (4, 4)]
+
+
+def test_the_chance_that_spot_stays_is_scored_beside_the_next_one(shop: Shop) -> None:
+    firm, spot = a_node(gpus=4), replace(a_node("cloud", gpus=1), tier="spot")
+
+    def told() -> dict[str, Any]:
+        (found,) = shop.ask("GET", "/v1/forecast", shop.a)[1]["spot"]
+        return dict(found)
+
+    shop.engine.has = [firm, spot]
+    shop.tick(1800)
+    assert told()["score"] == {"1": None, "6": None, "24": None}
+    assert "Error of earlier chances" not in shop.http.get("/market", headers=shop.a).text
+    for hours in (3, 5, 2, 4):
+        shop.tick(hours * 3600)
+        shop.engine.has = [firm]
+        shop.tick(60)
+        told()
+        shop.engine.has = [firm, spot]
+        shop.tick(60)
+
+    found = told()
+    assert found["spells"] == 5
+    # Stated at every full hour of spells of 3, 5, 2 and 4 hours. All but the last of each stayed an hour.
+    assert {hours: score["cases"] for hours, score in found["score"].items()} == {"1": 14, "6": 14, "24": 14}
+    for ahead, score in found["score"].items():
+        assert f"{ahead} h: error {score['brier']:.3f} (Brier score)" in _spot_text([found])
+    page = shop.http.get("/market", headers={**shop.a, "accept-language": "en"}).text
+    assert f"24&nbsp;h&nbsp;{found['score']['24']['brier']:.2f}&nbsp;/&nbsp;" in page
 
 
 def test_a_job_whose_node_has_left_can_still_be_bid_for(shop: Shop) -> None:

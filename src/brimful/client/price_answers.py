@@ -79,6 +79,15 @@ class PoolForecastAnswer(TypedDict):
     score: LoadScoreAnswer | None
 
 
+class ChanceScoreAnswer(TypedDict):
+    cases: Annotated[
+        int, "chances that were stated and have been decided; of prices, for limits 0 to 25 % above them"
+    ]
+    brier: Annotated[float, "mean squared error of the chances; lower is better"]
+    brier_climatology: Annotated[float, "the same of always stating the usual rate so far"]
+    skill: Annotated[float | None, "how much lower the first is; null: the second is zero"]
+
+
 class SpotForecastAnswer(TypedDict):
     site: str
     gpu: str
@@ -88,15 +97,9 @@ class SpotForecastAnswer(TypedDict):
     spells: Annotated[int, "how often it became available"]
     expected_hours: Annotated[float, "how long spot of this age, or just available, is expected to last"]
     stays: Annotated[dict[str, float], "probability of lasting another 1, 6 and 24 hours"]
-
-
-class ChanceScoreAnswer(TypedDict):
-    cases: Annotated[
-        int, "chances that were stated for limits 0 to 25 % above the price, and have been decided"
+    score: Annotated[
+        dict[str, ChanceScoreAnswer | None], "of earlier probabilities, by hours; null: none yet"
     ]
-    brier: Annotated[float, "mean squared error of the chances; lower is better"]
-    brier_climatology: Annotated[float, "the same of always stating the usual rate so far"]
-    skill: Annotated[float | None, "how much lower the first is; null: the second is zero"]
 
 
 class PoolChancesAnswer(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from brimful.errors import Said
 from brimful.fleet.events import Event, LeaseEnding, LeaseGranted, Parts
@@ -16,7 +16,7 @@ from brimful.scheduler.cloud.buying import Shop
 from brimful.scheduler.deadlines.finish import Finish
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.limits import Limits
-from brimful.scheduler.offpeak import defer, promised
+from brimful.scheduler.offpeak import defer, promised, same_quote
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
 from brimful.scheduler.placing.victims import REVIEW_S, Cell, Search
@@ -62,6 +62,7 @@ class Cycle:
         self.move_tries = rules.tries  # gangs that may still look for such a cell
         # Jobs already dealt with: they start in a market pool, or it was their turn.
         self.settled: set[str] = set()
+        self.deferred: set[Hashable] = set()  # quotes with which jobs wait for a cheaper hour
         self.finish: Finish | None = None  # what jobs with a deadline may use, if there is spot to choose
         self.kept: set[str] = set()  # jobs in the slot of their promise: never preempted
         self.claimed: dict[Pool, int] = {}  # GPUs that jobs with a promise wait for
@@ -214,15 +215,26 @@ class Cycle:
 
     def not_now(self, state: JobState, *, quotas: bool = True) -> Said | None:
         """Why a job that would fit may not start yet: money, a limit or quota, or a quiet hour ahead."""
+        return self._refused(state, quotas=quotas) or self._defer(state)
+
+    def is_held_back(self, state: JobState) -> bool:
+        """Whether `not_now` has a reason. Thousands may wait for the same hour, so one of them is asked."""
+        if not (self.rules.off_peak and state.job.deferrable):
+            return self._refused(state) is not None
+        quote = same_quote(state, self.fleet, now_s=self.now_s)
+        if quote not in self.deferred and self._defer(state) is not None:
+            self.deferred.add(quote)
+        return quote in self.deferred or self._refused(state) is not None
+
+    def _refused(self, state: JobState, *, quotas: bool = True) -> Said | None:
         reason = self.unpaid(state) or self.over_limit(state)
-        if reason is None and quotas:
-            reason = self.over_quota(state.job)
-        if reason is not None:
-            return reason
-        if self.rules.off_peak and state.job.deferrable:
-            free = sum(self.draft.free_in(pool) for pool in self.fleet.capacity.pools)
-            return defer(state, self.fleet, free=free, now_s=self.now_s)
-        return None
+        return self.over_quota(state.job) if reason is None and quotas else reason
+
+    def _defer(self, state: JobState) -> Said | None:
+        if not (self.rules.off_peak and state.job.deferrable):
+            return None
+        free = sum(self.draft.free_in(pool) for pool in self.fleet.capacity.pools)
+        return defer(state, self.fleet, free=free, now_s=self.now_s)
 
     def may_start(self, state: JobState) -> bool:
         """Whether only quotas could hold it back now."""

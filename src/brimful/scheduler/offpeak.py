@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from math import inf
 
 from brimful.fleet.lease import JobState
@@ -92,6 +92,16 @@ def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> Sentence |
     if free - state.job.gpus >= QUIET_FREE * gpus:
         return None
     return say("scheduler.quiet_hour", free=free, gpus=gpus, left=left)
+
+
+def same_quote(state: JobState, fleet: Fleet, *, now_s: int) -> Hashable:
+    """Within a look, waiting jobs of which this is the same are deferred alike."""
+    until_s = start_by_s(state)
+    told = (
+        (each.posted, each.has_room, id(each.permille) if each.permille else 0)
+        for each in fleet.quotes.get(state.job.job, {}).values()
+    )
+    return state.shape, quoted_s(state) // HOUR_S, until_s // HOUR_S, now_s >= until_s, tuple(told)
 
 
 def _later(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from brimful.cli.commands import Answer, integer
 from brimful.cli.render import EIGHTHS, table
 from brimful.client.client import Client
-from brimful.client.price_answers import BidChanceAnswer, ForecastAnswer, PoolChancesAnswer
+from brimful.client.price_answers import BidChanceAnswer, ChanceScoreAnswer, ForecastAnswer, PoolChancesAnswer
 from brimful.errors import BadInput, NotFound
 from brimful.language import Number, Percent, Quoted, Seconds, Usd, say, told, words
 from brimful.language.printable import all_printable
@@ -162,7 +162,10 @@ def _spot_text(pools: Sequence[Any]) -> str:
         for pool in pools
     ]
     names = ("pool", "spot", "since", "lasts_h", "stays_1", "stays_6", "stays_24")
-    return table([words(f"money.col_{name}") for name in names], rows, right=(3, 4, 5, 6))
+    lines = [table([words(f"money.col_{name}") for name in names], rows, right=(3, 4, 5, 6))]
+    for row, pool in zip(rows, pools, strict=True):
+        lines += [f"{row[0]}: {line}" for line in _chance_scores(pool["score"])]
+    return "\n".join(lines)
 
 
 def _chances_text(pool: PoolChancesAnswer) -> str:
@@ -186,12 +189,17 @@ def _chances_text(pool: PoolChancesAnswer) -> str:
             short.setdefault(pool["needs_hours"][ahead], []).append(ahead)
     for needs, each in short.items():
         lines.append(words("money.no_chance", ahead=", ".join(each), known=known, needs=needs))
-    for ahead, score in pool["score"].items():
+    return "\n  ".join([*lines, *_chance_scores(pool["score"])])
+
+
+def _chance_scores(scores: Mapping[str, ChanceScoreAnswer | None]) -> list[str]:
+    lines = []
+    for ahead, score in scores.items():
         if score is not None:
             errors = {"brier": Number(score["brier"], 3), "usual": Number(score["brier_climatology"], 3)}
             cases = Number(score["cases"])
             lines.append(words("money.chance_score", ahead=ahead, cases=cases, **errors))
-    return "\n  ".join(lines)
+    return lines
 
 
 def _bids_text(bids: Sequence[BidChanceAnswer], more: int) -> str:

@@ -34,7 +34,7 @@ def place_in_order(cycle: Cycle) -> None:
         if (cycle.closed or cycle.draft.sold) and not pools:
             heads.skip_group()
             continue
-        held_back = cycle.may_be_held(job) and cycle.not_now(state) is not None
+        held_back = cycle.may_be_held(job) and cycle.is_held_back(state)
         planned = cycle.finish is not None and job.job in cycle.finish.verdicts
         if planned:
             pools = cycle.planned(state, pools)
@@ -65,7 +65,7 @@ def place_in_order(cycle: Cycle) -> None:
             free = _block(cycle, state, pools, free)
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return
-        # Its plan, its budget and its user's limit say nothing about other jobs of its shape.
+        # Its plan, its budget, its user's limit and its quote say nothing about other jobs of its shape.
         _pass_over(cycle, heads, state, alone=planned or (held_back and _concerns_it_alone(cycle, state)))
 
 
@@ -130,7 +130,7 @@ def _pass_over(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> N
 
 def _concerns_it_alone(cycle: Cycle, state: JobState) -> bool:
     over = None if cycle.limits is None else cycle.limits.over_user(state.job)
-    return over is not None or cycle.unpaid(state) is not None
+    return over is not None or state.job.deferrable or cycle.unpaid(state) is not None
 
 
 def _may_keep(cycle: Cycle, job: Job) -> bool:

@@ -21,14 +21,13 @@ from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.market.forecast import BrierScore, Forecasts, LoadForecaster, LoadScore
 from brimful.market.pools import limit_of
-from brimful.market.spells import spells_of
+from brimful.market.staying import STAYS_H, StayRecord
 from brimful.market.survival import AHEAD_H, PriceRecord, needs_h
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views.money import depth_of
 from brimful.units import HOUR_S
 
-STAYS_H = (1, 6, 24)
 WEEK_H = 168
 MOST_BIDS = 200
 
@@ -39,6 +38,7 @@ class Ahead:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._forecasts = Forecasts()
+        self._stays: dict[Pool, StayRecord] = {}
 
     def view(self, who: Principal, *, hours: int, limit_microusd: int | None = None) -> ForecastAnswer:
         with self._reader.locked():
@@ -51,7 +51,10 @@ class Ahead:
                     for pool, line in sorted(fleet.load.items())
                     if pool in fleet.capacity.pools
                 ],
-                "spot": [_spot_of(pool, record, now_s) for pool, record in sorted(fleet.spot.items())],
+                "spot": [
+                    _spot_of(pool, record, self._stays.setdefault(pool, StayRecord()), now_s)
+                    for pool, record in sorted(fleet.spot.items())
+                ],
                 "chances": [
                     _chances_of(self._reader, pool, record, limit_microusd)
                     for pool, record in sorted(_records(self._reader).items())
@@ -98,8 +101,9 @@ def score_of(score: LoadScore) -> LoadScoreAnswer | None:
     }
 
 
-def _spot_of(pool: Pool, record: SpotRecord, now_s: int) -> SpotForecastAnswer:
-    spells = spells_of(record.changes, until_s=now_s)
+def _spot_of(pool: Pool, record: SpotRecord, known: StayRecord, now_s: int) -> SpotForecastAnswer:
+    known.tell(record.changes, now_s=now_s)
+    spells = known.spells
     there = bool(record.nodes)
     age_s = max(0, now_s - record.changes[-1]) if record.changes else 0
     begun_s = age_s if there else 0
@@ -112,6 +116,7 @@ def _spot_of(pool: Pool, record: SpotRecord, now_s: int) -> SpotForecastAnswer:
         "spells": -(-len(record.changes) // 2),
         "expected_hours": spells.expected_hours(begun_s),
         "stays": {str(hours): spells.stays(begun_s, hours) for hours in STAYS_H},
+        "score": {str(each.hours): _chance_score(each.score) for each in known.horizons},
     }
 
 
