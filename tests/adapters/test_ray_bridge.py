@@ -74,6 +74,7 @@ class FakeRay:
         start = Start("new", a_job("new", gpus=4), (("n", (0, 1, 2, 3)),))
         self.bridge._waiting = {"new": Waiting(start, {}, SimpleNamespace(wait=lambda _: False), 0.0)}
         self.bridge._never = {}
+        self.bridge._ask = lambda names, *_, **__: {name: [] for name in names}  # type: ignore[method-assign]
 
     def _table(self) -> dict[str, dict[str, str]]:
         return {
