@@ -151,6 +151,12 @@ class Lab(ABC):
         return is_over
 
 
+def sigterm(folder: Path, lease: str) -> None:
+    """To the runner of the lease, which is somewhere below this folder."""
+    started = next(each for each in folder.rglob("started.json") if lease in each.parts)
+    os.kill(json.loads(started.read_text())["pid"], signal.SIGTERM)
+
+
 class LocalLab(Lab):
     """This machine, and a driver that says who uses its GPUs."""
 
@@ -172,8 +178,7 @@ class LocalLab(Lab):
         self.used = {}
 
     def tell_by_others(self, lease: str) -> None:
-        started = json.loads((self.folder / "leases" / lease / "started.json").read_text())
-        os.kill(started["pid"], signal.SIGTERM)
+        sigterm(self.folder, lease)
 
     def close(self) -> None:
         super().close()

@@ -19,7 +19,7 @@ from brimful.errors import WorldFailed
 from brimful.fleet.state import Node
 from tests.builders import eventually
 from tests.conftest import missing
-from tests.engines.labs import NODES, Lab
+from tests.engines.labs import NODES, Lab, sigterm
 from tests.patience import PATIENCE_S
 
 PORT = 6390  # of the namespace, where nobody else is
@@ -169,7 +169,17 @@ def ray_cluster(folder: Path, *, inside: bool = False) -> Iterator[RayCluster]:
 
 
 class RayLab(Lab):
-    faults = frozenset({"engine_gone", "stop_waits", "node_lost", "preempted", "skewed_clock", "pending"})
+    faults = frozenset(
+        {
+            "engine_gone",
+            "stop_waits",
+            "node_lost",
+            "preempted",
+            "skewed_clock",
+            "pending",
+            "told_by_others",
+        }
+    )
     cluster: RayCluster  # one for all scenarios: it takes half a minute
     idle_s = 3600.0
 
@@ -247,6 +257,9 @@ class RayLab(Lab):
         said = subprocess.run(self._python(DRAIN, node), capture_output=True, text=True, check=True)
         assert "(True," in said.stdout, said.stdout
         self._drained.append(node)
+
+    def tell_by_others(self, lease: str) -> None:
+        sigterm(self.folder, lease)
 
     def start_ahead(self, code: str, *, by_s: int) -> None:
         self.cluster.ahead.write_text(str(by_s))
