@@ -6,6 +6,7 @@ The agents and their runners are real; Ray between them and the bridge is not.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from brimful.adapters.engines import local, runner
 from brimful.adapters.engines.agent import NodeAgent
 from brimful.adapters.engines.processes import held
 from brimful.adapters.engines.ray import bridge
-from brimful.adapters.engines.ray.bridge import BUSY_S, Bridge
+from brimful.adapters.engines.ray.bridge import BUSY_S, Bridge, Held
+from brimful.adapters.engines.ray.raylets import Raylets
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -44,9 +46,15 @@ class Gang(Bridge):
         self.unanswered: set[tuple[str, str]] = set()  # it is carried out, but the answer is late
         self.given_back: list[Any] = []  # placement groups that were removed
         self.is_placed = True
+        self.held: dict[str, Held] = {}
         facts = {"NodeManagerAddress": "127.0.0.1", "Alive": True, "Resources": {"GPU": 4}}
+        self.raylets = {name: socket.create_server(("127.0.0.1", 0)) for name in NODES}
+        ports = {name: raylet.getsockname()[1] for name, raylet in self.raylets.items()}
+        self._raylets = Raylets()
         self._ray = SimpleNamespace(
-            nodes=lambda: [{**facts, "NodeName": name, "NodeID": name} for name in NODES],
+            nodes=lambda: [
+                {**facts, "NodeName": name, "NodeID": name, "NodeManagerPort": ports[name]} for name in NODES
+            ],
             get=self._answer,
             exceptions=SimpleNamespace(RayError=NoAnswerError),
             util=SimpleNamespace(remove_placement_group=self.given_back.append),
@@ -74,8 +82,8 @@ class Gang(Bridge):
     def _place(self, lease: str, parts: Parts) -> Any:
         return SimpleNamespace(wait=lambda _: True)
 
-    def _held(self) -> dict[str, Any]:
-        return {}
+    def _held(self) -> dict[str, Held]:
+        return self.held
 
     def _created(self) -> set[str]:
         return {"a.1"} if self.is_placed else set()
@@ -107,6 +115,18 @@ class Gang(Bridge):
         assert seen[0] is not None
         return seen[0]
 
+    def ends(self) -> Observation:
+        """It runs until then, or nothing is said of it."""
+        seen: list[Observation | None] = []
+
+        def found() -> bool:
+            seen[:] = [self.look()]
+            return seen[0] is not None and seen[0].state == "ended"
+
+        eventually(found)
+        assert seen[0] is not None
+        return seen[0]
+
 
 class _Remote:
     def __init__(self, gang: Gang, name: str) -> None:
@@ -120,6 +140,8 @@ class _Remote:
 def gang(tmp_path: Path) -> Iterator[Gang]:
     made = Gang(tmp_path)
     yield made
+    for raylet in made.raylets.values():
+        raylet.close()
     made.unheard, made.unanswered = set(), set()
     for agent in made.agents.values():
         agent.stop(["a.1"], 1)
@@ -203,7 +225,7 @@ def test_a_stop_while_no_agent_says_what_has_begun_leaves_the_gang_its_grace_and
     assert gang.given_back == []
     gang.unanswered = set()
     leave.touch()
-    assert gang.waits_for("ended").cause == "stopped_by_us"
+    assert gang.ends().cause == "stopped_by_us"
 
 
 def test_gpus_that_ray_does_not_place_again_do_not_end_a_gang_that_may_have_begun(
@@ -275,6 +297,19 @@ def test_a_gang_that_every_node_refuses_is_started_when_it_is_ordered_again(
         assert str(gang.ordered()["a.1"].said) == "not now"
     assert gang.ordered() == {}
     gang.waits_for("running")
+
+
+def test_a_node_whose_raylet_died_is_lost_before_ray_says_so(gang: Gang) -> None:
+    gang.ordered()
+    gang.waits_for("running")
+    gang.held = {"a.1": Held("the group", "a.1", NODES)}
+    gang.raylets["n-1"].close()
+    gang.unheard = {("n-1", method) for method in ("observe", "stop", "begun")}
+    ended = gang.ends()
+    assert (ended.cause, ended.exit_code) == ("node_lost", None)
+    assert ended.problem == say("adapters.node_lost", node="n-1")
+    assert set(gang._alive()) == {"n-0"}
+    assert gang.given_back == ["the group"]
 
 
 def test_a_detached_runner_holds_its_lock_before_its_parent_ends(

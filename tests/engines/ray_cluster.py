@@ -23,10 +23,7 @@ from tests.engines.labs import NODES, Lab, sigterm
 from tests.patience import PATIENCE_S
 
 PORT = 6390  # of the namespace, where nobody else is
-QUICK = {  # a node counts as lost after 5 s of silence
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_failure_threshold": "5",
+SETTINGS = {  # its health checks are as Ray has them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # by default its workers wait for everything else on a busy machine
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -117,7 +114,7 @@ class RayCluster:
             with log.open("wb") as out:
                 process = subprocess.Popen(
                     command,
-                    env={**os.environ, **QUICK, "PYTHONPATH": str(self.ahead.parent)},
+                    env={**os.environ, **SETTINGS, "PYTHONPATH": str(self.ahead.parent)},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     process_group=0,

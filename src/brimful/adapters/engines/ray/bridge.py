@@ -29,6 +29,7 @@ from brimful.adapters.engines.gangs import (
     ranks_of,
 )
 from brimful.adapters.engines.ray.agent import RayAgent
+from brimful.adapters.engines.ray.raylets import Raylets
 from brimful.adapters.engines.watch import SENDING
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause, Parts
@@ -101,6 +102,7 @@ class Bridge:
         self._ray: Any = ray
         self._set = settings
         self._agents: dict[str, tuple[str, Any]] = {}  # by node; its id changes when it comes back
+        self._raylets = Raylets()
         self._orphans = Orphans()
         self._away_since: dict[str, float] = {}
         self._noticed: dict[str, Said] = {}  # nodes that their cloud is taking back
@@ -113,12 +115,14 @@ class Bridge:
     def _alive(self) -> dict[str, dict[str, Any]]:
         """Living nodes by name. Names are stable; ids are not: a restarted node gets a new one.
 
-        A restarted node is listed twice until Ray notices that the first is dead: the later one counts. If
-        two machines share a name, nobody could say which one has a lease, so neither is reported.
+        A restarted node is listed twice until somebody notices that the first is dead: the later one counts.
+        If two machines share a name, nobody could say which one has a lease, so neither is reported.
         """
         found: dict[str, dict[str, Any]] = {}
-        for each in self._ray.nodes():
-            if each["Alive"] and each["Resources"].get("GPU"):
+        listed = [each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("GPU")]
+        dead = self._raylets.dead(listed)
+        for each in listed:
+            if each["NodeID"] not in dead:
                 name = each["NodeName"]
                 if name in found and _machine(found[name]) != _machine(each):
                     raise WorldFailed(say("adapters.ray_name_twice", node=Quoted(name[:60])))
