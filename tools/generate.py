@@ -7,6 +7,7 @@
 - in README.md and docs/**/*.md, every block `<!-- run: COMMAND -->` … `<!-- end -->` becomes the transcript
   of that brimful command, so what a page shows is what the program prints;
 - every block `<!-- watch: COLUMNS -->`: a picture of `brimful watch` (tools/watching.py);
+- which scenarios run on which engine, in docs/contributing/adapters.md (tools/conformance.py);
 - the table of docs/explanation/inference.md (tools/serving.py), and charts that `brimful sweep` draws;
 - if the shared data folder exists, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
 """
@@ -25,6 +26,8 @@ from pathlib import Path
 from brimful.cli.main import main as brimful
 from tools.accuracy import PAGE as ACCURACY
 from tools.accuracy import accuracy_page, shared_runs
+from tools.conformance import PAGE as CONFORMANCE
+from tools.conformance import conformance_page
 from tools.reference_cli import cli_page
 from tools.reference_errors import errors_page
 from tools.reference_jobs import job_file_page, job_schema
@@ -66,6 +69,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     runs = shared_runs()
     if runs is not None:
         yield ACCURACY, accuracy_page(ACCURACY.read_text(encoding="utf-8"), runs)
+    yield CONFORMANCE, conformance_page(CONFORMANCE.read_text(encoding="utf-8"))
     yield from pictures()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ def _figures(lab: RayLab) -> Iterator[Figure]:
     began = time.monotonic()
     lab.lose_node(NODES[0])
     assert lab.waits_for("ended", "d.1").cause == "node_lost"
-    yield seconds("lost node noticed (health check 1 s x 5)", time.monotonic() - began, 10.0)
+    yield seconds("lost node noticed (Ray's own settings)", time.monotonic() - began, 10.0)
     lab.node_returns(NODES[0])
 
 

@@ -15,6 +15,7 @@ import pytest
 from brimful.adapters.engines.ray import bridge as bridge_module
 from brimful.adapters.engines.ray.bridge import BUSY_S, PLACED_S, Bridge, Settings, Waiting
 from brimful.adapters.engines.ray.engine import STRAY_S, RayEngine
+from brimful.adapters.engines.ray.raylets import Raylets
 from brimful.errors import WorldFailed
 from brimful.fleet.state import Node
 from brimful.scheduler.ports import Observation, Start
@@ -24,21 +25,22 @@ from tests.builders import a_node as a_fleet_node
 
 def a_bridge(*nodes: dict[str, Any]) -> Bridge:
     made = Bridge.__new__(Bridge)  # without a cluster
-    made._ray = SimpleNamespace(nodes=lambda: list(nodes))
+    made._ray, made._raylets = SimpleNamespace(nodes=lambda: list(nodes)), Raylets()
     return made
 
 
 def a_node(
-    name: str, node_id: str, *, gpus: int = 4, alive: bool = True, address: str = "10.0.0.5"
+    name: str, node_id: str, *, gpus: int = 4, alive: bool = True, address: str = "127.0.0.5"
 ) -> dict[str, Any]:
     resources = {"GPU": gpus} if gpus else {}
-    facts = {"NodeName": name, "NodeID": node_id, "NodeManagerAddress": address}
+    # Nobody listens at port 0, and nobody ever did.
+    facts = {"NodeName": name, "NodeID": node_id, "NodeManagerAddress": address, "NodeManagerPort": 0}
     return {**facts, "Alive": alive, "Resources": resources}
 
 
 def test_two_machines_of_one_name_make_the_site_silent_rather_than_lose_a_lease() -> None:
     with refuses(WorldFailed, "adapters.ray_name_twice"):
-        a_bridge(a_node("n", "a"), a_node("n", "b", address="10.0.0.6"))._alive()
+        a_bridge(a_node("n", "a"), a_node("n", "b", address="127.0.0.6"))._alive()
 
 
 def test_a_node_that_was_started_again_counts_by_its_second_life() -> None:
@@ -74,6 +76,7 @@ class FakeRay:
         start = Start("new", a_job("new", gpus=4), (("n", (0, 1, 2, 3)),))
         self.bridge._waiting = {"new": Waiting(start, {}, SimpleNamespace(wait=lambda _: False), 0.0)}
         self.bridge._never = {}
+        self.bridge._ask = lambda names, *_, **__: {name: [] for name in names}  # type: ignore[method-assign]
 
     def _table(self) -> dict[str, dict[str, str]]:
         return {

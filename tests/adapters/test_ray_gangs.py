@@ -6,8 +6,11 @@ The agents and their runners are real; Ray between them and the bridge is not.
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,9 @@ import pytest
 from brimful.adapters.engines import local, runner
 from brimful.adapters.engines.agent import NodeAgent
 from brimful.adapters.engines.processes import held
-from brimful.adapters.engines.ray.bridge import Bridge
+from brimful.adapters.engines.ray import bridge
+from brimful.adapters.engines.ray.bridge import BUSY_S, Bridge, Held
+from brimful.adapters.engines.ray.raylets import Raylets
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -39,11 +44,20 @@ class Gang(Bridge):
     def __init__(self, folder: Path) -> None:
         self.unheard: set[tuple[str, str]] = set()  # node and method: it never gets there
         self.unanswered: set[tuple[str, str]] = set()  # it is carried out, but the answer is late
+        self.given_back: list[Any] = []  # placement groups that were removed
+        self.is_placed = True
+        self.held: dict[str, Held] = {}
         facts = {"NodeManagerAddress": "127.0.0.1", "Alive": True, "Resources": {"GPU": 4}}
+        self.raylets = {name: socket.create_server(("127.0.0.1", 0)) for name in NODES}
+        ports = {name: raylet.getsockname()[1] for name, raylet in self.raylets.items()}
+        self._raylets = Raylets()
         self._ray = SimpleNamespace(
-            nodes=lambda: [{**facts, "NodeName": name, "NodeID": name} for name in NODES],
+            nodes=lambda: [
+                {**facts, "NodeName": name, "NodeID": name, "NodeManagerPort": ports[name]} for name in NODES
+            ],
             get=self._answer,
             exceptions=SimpleNamespace(RayError=NoAnswerError),
+            util=SimpleNamespace(remove_placement_group=self.given_back.append),
         )
         self.agents = {name: NodeAgent(str(folder), a_node(name, gpus=4), {}) for name in NODES}
         self._agents, self._waiting, self._never, self._failed = {}, {}, {}, {}
@@ -68,11 +82,11 @@ class Gang(Bridge):
     def _place(self, lease: str, parts: Parts) -> Any:
         return SimpleNamespace(wait=lambda _: True)
 
-    def _held(self) -> dict[str, Any]:
-        return {}
+    def _held(self) -> dict[str, Held]:
+        return self.held
 
     def _created(self) -> set[str]:
-        return {"a.1"}
+        return {"a.1"} if self.is_placed else set()
 
     def _others(self, alive: Any) -> dict[str, float]:
         return dict.fromkeys(NODES, 0.0)
@@ -101,6 +115,18 @@ class Gang(Bridge):
         assert seen[0] is not None
         return seen[0]
 
+    def ends(self) -> Observation:
+        """It runs until then, or nothing is said of it."""
+        seen: list[Observation | None] = []
+
+        def found() -> bool:
+            seen[:] = [self.look()]
+            return seen[0] is not None and seen[0].state == "ended"
+
+        eventually(found)
+        assert seen[0] is not None
+        return seen[0]
+
 
 class _Remote:
     def __init__(self, gang: Gang, name: str) -> None:
@@ -114,6 +140,8 @@ class _Remote:
 def gang(tmp_path: Path) -> Iterator[Gang]:
     made = Gang(tmp_path)
     yield made
+    for raylet in made.raylets.values():
+        raylet.close()
     made.unheard, made.unanswered = set(), set()
     for agent in made.agents.values():
         agent.stop(["a.1"], 1)
@@ -172,6 +200,60 @@ def test_agents_that_do_not_say_what_has_begun_are_sent_no_second_start(gang: Ga
     assert not starts
 
 
+@pytest.fixture
+def leave(gang: Gang, tmp_path: Path) -> Iterator[Path]:
+    """A gang that runs, and ends when this file is there, not when it is told to stop."""
+    leave = tmp_path / "leave"
+    deaf = f"trap '' TERM; echo up; until [ -e {leave} ]; do sleep 0.05; done"
+    job = replace(gang.order.job, command=("/bin/sh", "-c", deaf))
+    gang.order = gang.order._replace(job=job)
+    gang.ordered()
+    gang.waits_for("running")
+    eventually(lambda: all(b"up" in agent.log("a.1", 0, 9).data for agent in gang.agents.values()))
+    yield leave
+    leave.touch()
+
+
+def test_a_stop_while_no_agent_says_what_has_begun_leaves_the_gang_its_grace_and_its_gpus(
+    gang: Gang, leave: Path
+) -> None:
+    gang.unanswered = {(name, "begun") for name in NODES}
+    assert gang.ordered() == {}
+    assert gang.stop(["a.1"], 600) == {}
+    for _ in range(3):
+        assert gang.waits_for("running").cause is None, "it has its grace"
+    assert gang.given_back == []
+    gang.unanswered = set()
+    leave.touch()
+    assert gang.ends().cause == "stopped_by_us"
+
+
+def test_gpus_that_ray_does_not_place_again_do_not_end_a_gang_that_may_have_begun(
+    gang: Gang, leave: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang.unanswered = {(name, "begun") for name in NODES}
+    gang.is_placed = False  # a head without memory is back
+    gang.ordered()
+    now_s = time.monotonic() + BUSY_S + 1
+    monkeypatch.setattr(bridge, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    assert gang.waits_for("waiting").problem, "its agents are busy, it seems"
+    gang.unanswered = set()
+    gang.waits_for("running")
+    assert gang.given_back == []
+    assert not leave.exists()
+
+
+def test_a_gang_that_was_never_begun_is_over_with_its_stop(gang: Gang) -> None:
+    gang.is_placed = False
+    gang.ordered()
+    assert gang.stop(["a.1"], 600) == {}
+    assert gang.waits_for("ended").cause == "stopped_by_us"
+    assert len(gang.given_back) == 1
+    gang.is_placed = True
+    gang.ordered()
+    assert not any(agent.observe(["a.1"])[1] for agent in gang.agents.values())
+
+
 @pytest.mark.parametrize("was_begun_at", NODES)
 def test_a_gang_that_lacks_a_rank_is_given_up_and_it_is_not_the_jobs_failure(
     gang: Gang, was_begun_at: str
@@ -215,6 +297,19 @@ def test_a_gang_that_every_node_refuses_is_started_when_it_is_ordered_again(
         assert str(gang.ordered()["a.1"].said) == "not now"
     assert gang.ordered() == {}
     gang.waits_for("running")
+
+
+def test_a_node_whose_raylet_died_is_lost_before_ray_says_so(gang: Gang) -> None:
+    gang.ordered()
+    gang.waits_for("running")
+    gang.held = {"a.1": Held("the group", "a.1", NODES)}
+    gang.raylets["n-1"].close()
+    gang.unheard = {("n-1", method) for method in ("observe", "stop", "begun")}
+    ended = gang.ends()
+    assert (ended.cause, ended.exit_code) == ("node_lost", None)
+    assert ended.problem == say("adapters.node_lost", node="n-1")
+    assert set(gang._alive()) == {"n-0"}
+    assert gang.given_back == ["the group"]
 
 
 def test_a_detached_runner_holds_its_lock_before_its_parent_ends(

@@ -171,6 +171,12 @@ for line in sys.stdin:
 """
 
 
+def sigterm(folder: Path, lease: str) -> None:
+    """To the runner of the lease, which is somewhere below this folder."""
+    started = next(each for each in folder.rglob("started.json") if lease in each.parts)
+    os.kill(json.loads(started.read_text())["pid"], signal.SIGTERM)
+
+
 class LocalLab(Lab):
     """This machine, and a driver that says who uses its GPUs."""
 
@@ -205,8 +211,7 @@ class LocalLab(Lab):
         return len(leases)
 
     def tell_by_others(self, lease: str) -> None:
-        started = json.loads((self.folder / "leases" / lease / "started.json").read_text())
-        os.kill(started["pid"], signal.SIGTERM)
+        sigterm(self.folder, lease)
 
     def close(self) -> None:
         super().close()

@@ -19,14 +19,11 @@ from brimful.errors import WorldFailed
 from brimful.fleet.state import Node
 from tests.builders import eventually
 from tests.conftest import missing
-from tests.engines.labs import NODES, Lab
+from tests.engines.labs import NODES, Lab, sigterm
 from tests.patience import PATIENCE_S
 
 PORT = 6390  # of the namespace, where nobody else is
-QUICK = {  # a node counts as lost after 5 s of silence
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_failure_threshold": "5",
+SETTINGS = {  # its health checks are as Ray has them
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # by default its workers wait for everything else on a busy machine
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -117,7 +114,7 @@ class RayCluster:
             with log.open("wb") as out:
                 process = subprocess.Popen(
                     command,
-                    env={**os.environ, **QUICK, "PYTHONPATH": str(self.ahead.parent)},
+                    env={**os.environ, **SETTINGS, "PYTHONPATH": str(self.ahead.parent)},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     process_group=0,
@@ -169,7 +166,17 @@ def ray_cluster(folder: Path, *, inside: bool = False) -> Iterator[RayCluster]:
 
 
 class RayLab(Lab):
-    faults = frozenset({"engine_gone", "stop_waits", "node_lost", "preempted", "skewed_clock", "pending"})
+    faults = frozenset(
+        {
+            "engine_gone",
+            "stop_waits",
+            "node_lost",
+            "preempted",
+            "skewed_clock",
+            "pending",
+            "told_by_others",
+        }
+    )
     cluster: RayCluster  # one for all scenarios: it takes half a minute
     idle_s = 3600.0
 
@@ -247,6 +254,9 @@ class RayLab(Lab):
         said = subprocess.run(self._python(DRAIN, node), capture_output=True, text=True, check=True)
         assert "(True," in said.stdout, said.stdout
         self._drained.append(node)
+
+    def tell_by_others(self, lease: str) -> None:
+        sigterm(self.folder, lease)
 
     def start_ahead(self, code: str, *, by_s: int) -> None:
         self.cluster.ahead.write_text(str(by_s))

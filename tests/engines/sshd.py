@@ -17,7 +17,7 @@ from brimful.scheduler.cloud.providers import Host
 from tests.builders import a_node, eventually
 from tests.conftest import missing
 from tests.engines.keeper import Keeper
-from tests.engines.labs import NODES, Lab
+from tests.engines.labs import NODES, Lab, sigterm
 from tests.engines.ports import is_free, reserve_ports
 
 SSHD = "/usr/sbin/sshd"
@@ -146,7 +146,7 @@ def _all_answer(engine: SshEngine) -> bool:
 
 
 class SshLab(Lab):
-    faults = frozenset({"engine_gone", "node_lost"})
+    faults = frozenset({"engine_gone", "node_lost", "told_by_others"})
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.machines = the_machines()
@@ -164,6 +164,9 @@ class SshLab(Lab):
         made.take({node.node: Host(node, node.node) for node in nodes})
         eventually(lambda: _all_answer(made))  # on a busy machine a first connection takes longer than a look
         return made
+
+    def tell_by_others(self, lease: str) -> None:
+        sigterm(self.folder, lease)
 
     def occupy(self, node: str, gpu: int) -> None:
         pytest.skip("the ssh engine does not ask who else uses a machine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from brimful.adapters.engines.kubernetes.manifests import Place
 from brimful.adapters.engines.kubernetes.options import KubernetesOptions, tolerates, toleration, volume
 from brimful.adapters.sites import Site, Surroundings, make_engine
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import Number, say
 from brimful.scheduler.ports import CannotStart
 from tests.builders import code_of, eventually, refuses
 from tests.engines.kubernetes_api import Refused, Served, Thing, World
@@ -223,6 +225,16 @@ def test_a_node_offers_its_gpus_by_type_and_its_slices_beside_them(lab: Kubernet
     assert (slices.gpu, slices.gpus) == ("a100-sxm-80gb-mig-1g.10gb", 7)
     two = lab.start(RUNS, parts=(("mixed:mig-1g.10gb", (0, 1)),))
     assert isinstance(two["a.1"], CannotStart), "CUDA shows a process one slice"
+    assert two["a.1"].said == say("kubernetes.one_slice", resource="nvidia.com/mig-1g.10gb", gpus=2)
+
+
+def test_a_share_of_a_gpu_is_refused_with_its_size(lab: KubernetesLab) -> None:
+    order = lab.order(RUNS)
+    order = order._replace(job=replace(order.job, gpu_milli=250))
+    refused = lab.engine.start([order])["a.1"]
+    assert isinstance(refused, CannotStart)
+    assert refused.said == say("kubernetes.no_shares", site="k8s", share=Number(0.25, 2))
+    assert "0.25" in str(refused)
 
 
 def test_resources_that_two_vendors_call_alike_are_told_apart() -> None:

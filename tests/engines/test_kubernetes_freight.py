@@ -16,6 +16,7 @@ from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.kubernetes import manifests
 from brimful.adapters.engines.kubernetes.engine import CODE_BYTES, KubernetesEngine
 from brimful.fleet.job import Job
+from brimful.language import Size, say
 from brimful.scheduler.ports import CannotStart, Start
 from tests.builders import eventually
 from tests.engines.kubernetes_lab import SPACE, KubernetesLab
@@ -86,6 +87,8 @@ def test_packed_code_travels_in_secrets_and_too_much_of_it_is_refused(lab: Kuber
     store.path("t", code).write_bytes(b"x" * (CODE_BYTES + 1))
     failed = engine.start([Start("a.2", job, ALONE)])
     assert isinstance(failed["a.2"], CannotStart)
+    sizes = {"size": Size(CODE_BYTES + 1), "most": Size(CODE_BYTES)}
+    assert failed["a.2"].said == say("kubernetes.code_too_large", **sizes)
 
 
 # -- the server ------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from brimful.adapters.engines.gangs import ORPHAN_S
 from tests.builders import eventually
 from tests.engines.labs import NODES
 from tests.engines.ray_cluster import PORT, RayCluster, RayLab
@@ -66,3 +68,24 @@ def test_a_head_that_lost_its_memory_is_told_again_who_holds_which_gpus(lab: Ray
     lab.stop("a.1", grace_s=1)
     lab.waits_for("ended")
     eventually(lambda: asked(lab)["free"] == 4)
+
+
+def test_a_lease_that_nobody_asks_about_is_ended_as_an_orphan_and_its_gpus_are_free(lab: RayLab) -> None:
+    """As of a server whose data was restored from before the lease: it knows of a.2 alone."""
+    for lease in ("a.1", "a.2"):
+        lab.start(STAYS, lease)
+        up(lab, lease)
+        lab.waits_for("running", lease)
+    lab.restart()
+    began_s = time.time()
+    stop = lab.folder / "nodes" / NODES[0] / "a.1" / "stop.json"
+
+    def is_told() -> bool:
+        lab.engine.observe(["a.2"])
+        return stop.exists()
+
+    eventually(is_told)
+    assert stop.stat().st_mtime - began_s >= ORPHAN_S, "not at once: a server may be catching up"
+    eventually(lambda: lab.engine.observe(["a.2"]) and asked(lab)["free"] == 3)
+    assert lab.waits_for("running", "a.2").cause is None, "who is asked about goes on"
+    assert lab.waits_for("ended").cause == "stopped_by_us"

@@ -31,7 +31,7 @@ from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.arrays import task_env
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.state import Node
-from brimful.language import Size, say, verbatim
+from brimful.language import Number, Size, say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 AT_ONCE = 8  # concurrent requests
@@ -218,7 +218,8 @@ class KubernetesEngine(ClusterEngine):
 
     def _check(self, start: Start) -> None:
         if start.job.gpu_milli < WHOLE_GPU:
-            raise CannotStart(say("kubernetes.no_shares", site=self.site))
+            share = Number(start.job.gpu_milli / WHOLE_GPU, 2)
+            raise CannotStart(say("kubernetes.no_shares", site=self.site, share=share))
         for node, gpus in start.parts:
             place = self._places.get(node)
             if place is None:

@@ -29,6 +29,7 @@ from brimful.adapters.engines.gangs import (
     ranks_of,
 )
 from brimful.adapters.engines.ray.agent import RayAgent
+from brimful.adapters.engines.ray.raylets import Raylets
 from brimful.adapters.engines.watch import SENDING
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Cause, Parts
@@ -101,6 +102,7 @@ class Bridge:
         self._ray: Any = ray
         self._set = settings
         self._agents: dict[str, tuple[str, Any]] = {}  # by node; its id changes when it comes back
+        self._raylets = Raylets()
         self._orphans = Orphans()
         self._away_since: dict[str, float] = {}
         self._noticed: dict[str, Said] = {}  # nodes that their cloud is taking back
@@ -113,12 +115,14 @@ class Bridge:
     def _alive(self) -> dict[str, dict[str, Any]]:
         """Living nodes by name. Names are stable; ids are not: a restarted node gets a new one.
 
-        A restarted node is listed twice until Ray notices that the first is dead: the later one counts. If
-        two machines share a name, nobody could say which one has a lease, so neither is reported.
+        A restarted node is listed twice until somebody notices that the first is dead: the later one counts.
+        If two machines share a name, nobody could say which one has a lease, so neither is reported.
         """
         found: dict[str, dict[str, Any]] = {}
-        for each in self._ray.nodes():
-            if each["Alive"] and each["Resources"].get("GPU"):
+        listed = [each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("GPU")]
+        dead = self._raylets.dead(listed)
+        for each in listed:
+            if each["NodeID"] not in dead:
                 name = each["NodeName"]
                 if name in found and _machine(found[name]) != _machine(each):
                     raise WorldFailed(say("adapters.ray_name_twice", node=Quoted(name[:60])))
@@ -215,12 +219,17 @@ class Bridge:
         return self._agents[name][1]
 
     def _ask(
-        self, names: Collection[str], method: str, *arguments: object, leases: int = 0
+        self,
+        names: Collection[str],
+        method: str,
+        *arguments: object,
+        leases: int = 0,
+        within_s: float = ANSWER_S,
     ) -> dict[str, Any]:
         """The answers of agents that answered, by node. `leases`: how many each is asked about."""
         alive = self._alive()
         asked = {n: getattr(self._agent(n, alive), method).remote(*arguments) for n in names if n in alive}
-        until, answers = time.monotonic() + ANSWER_S + LEASE_S * leases, {}
+        until, answers = time.monotonic() + within_s + LEASE_S * leases, {}
         for name, each in asked.items():
             try:
                 answers[name] = self._ray.get(each, timeout=max(0.1, until - time.monotonic()))
@@ -254,7 +263,7 @@ class Bridge:
             if each.group is not None and (left_s := until - time.monotonic()) > 0:
                 each.group.wait(left_s)
         placed, alive = self._created(), self._alive()
-        others = self._others(alive)
+        others, late = self._others(alive), []
         for lease, last in list(self._waiting.items()):
             each = last._replace(others=_held_by_others(last.start, alive, others))
             self._waiting[lease] = each
@@ -271,16 +280,28 @@ class Bridge:
                     time.monotonic() - each.since > (PLACED_S if each.others else BUSY_S)
                     and lease not in self._created()
                 ):
-                    self._let_go(lease, "preempted_by_engine")
+                    late.append(lease)
             except self._ray.exceptions.RayError as foreign:
                 self._waiting.pop(lease, None)
                 self._failed[lease] = WorldFailed(verbatim(str(foreign)[:300]))
+        self._let_go(late, "preempted_by_engine")
 
-    def _let_go(self, lease: str, cause: Cause) -> None:
-        each = self._waiting.pop(lease)
-        self._never[lease] = (each, cause)
-        if each.group is not None:
-            self._ray.util.remove_placement_group(each.group)
+    def _let_go(self, leases: Collection[str], cause: Cause) -> None:
+        """Give up those that have not begun. One that an agent is silent about may run: it keeps its GPUs."""
+        if not leases:
+            return
+        alive = self._alive()
+        nodes = {lease: [n for n, _ in self._waiting[lease].start.parts if n in alive] for lease in leases}
+        asked = set().union(*nodes.values())
+        answers = self._ask(asked, "begun", list(leases), leases=len(leases), within_s=AT_ONCE_S)
+        for lease, names in nodes.items():
+            if any(lease in answers.get(name, ()) for name in names):
+                del self._waiting[lease]
+            elif answers.keys() >= set(names):
+                each = self._waiting.pop(lease)
+                self._never[lease] = (each, cause)
+                if each.group is not None:
+                    self._ray.util.remove_placement_group(each.group)
 
     def _begun(self, starts: Sequence[Start]) -> set[str]:
         """Leases that were started before.
@@ -366,8 +387,10 @@ class Bridge:
 
     def stop(self, leases: Sequence[str], grace_s: int) -> dict[str, BrimfulError]:
         failed: dict[str, BrimfulError] = {}
-        for lease in self._waiting.keys() & set(leases):
-            self._let_go(lease, "stopped_by_us")
+        waiting = self._waiting.keys() & set(leases)
+        self._let_go(waiting, "stopped_by_us")
+        for lease in waiting & self._waiting.keys():  # it may have begun: its agents say what becomes of it
+            del self._waiting[lease]
         told = self._ask(list(self._alive()), "stop", list(leases), grace_s, leases=len(leases))
         for answer in told.values():
             failed |= answer
