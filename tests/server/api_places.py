@@ -214,8 +214,8 @@ def _measured(job: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> It
     )
     for title, name, write, predicted in shown:
         values = [point[name] for point in points]
-        text = f"{title} {write(values[-1])}; up to {write(max(values))}"
-        yield "", "figcaption", text + (f"; predicted {predicted}" if predicted else "")
+        text = f"{title} {write(values[-1])} · up to {write(max(values))}"
+        yield "", "figcaption", text + (f" · predicted {predicted}" if predicted else "")
 
 
 # -- Fleet and Market -------------------------------------------------------------------------------------
@@ -272,11 +272,11 @@ def _bids(prices: Mapping[str, Any], pool: Mapping[str, Any], chances: Mapping[s
     row, history = _where(pool), pool["history"]
     cleared, floor = usd(pool["cleared_microusd_per_gpu_hour"]), usd(pool["floor_microusd_per_gpu_hour"])
     cost = usd(pool["microusd_per_gpu_hour"])
-    yield row, "price", f"{cost} per GPU-hour; clears at {cleared}, floor {floor}"
+    yield row, "price", f"{cost} per GPU-hour · clears at {cleared}, floor {floor}"
     top = usd(max(each["cleared_microusd_per_gpu_hour"] for each in history))
     yield row, "figcaption", f"Price up to {top} Billed cleared"
     used, wanted = pool["gpus"] - pool["free"], max(max(each["wanted"], each["gpus"]) for each in history)
-    held = f"{used} / {pool['gpus']} in use; up to {wanted} wanted"
+    held = f"{used} / {pool['gpus']} in use · up to {wanted} wanted"
     yield row, "figcaption", f"GPUs {held} in use wanted"
     yield row, "axis", f"− {lasts(min(6 * 3600, prices['now_s'] - history[0]['at_s']))} now"
     stays = {each["limit_microusd_per_gpu_hour"]: each["stays"]["24"] for each in chances["limits"]}
@@ -376,7 +376,7 @@ def _bill(bill: Mapping[str, Any], days: Mapping[str, Any] | None) -> Iterator[R
         highest = usd(max(day["microusd"] for day in days["days"]))
         parts = " ".join(f"{name} {usd(n)}" for name, n in [*days["total"].items()][:5])
         note = "counted on the day a lease ended, UTC"
-        yield "", "figcaption", f"Spend by day highest day {highest}; {note} {parts}"
+        yield "", "figcaption", f"Spend by day highest day {highest} · {note} {parts}"
     for each in bill["bills"]:
         row = each["of"]
         yield row, "Sum", usd(each["microusd"])
