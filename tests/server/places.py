@@ -1,4 +1,4 @@
-"""The numbers of a page, each with its place: section, row, column or heading, and the whole text around it."""
+"""The numbers of a page, each with its place: section, row, column or heading, and the text around it."""
 
 from __future__ import annotations
 

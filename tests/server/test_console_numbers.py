@@ -150,7 +150,7 @@ def test_a_failed_job_says_why_and_what_to_change_where_its_log_tells(demo: Demo
     named = {state.job.name: state.job.job for state in demo.service.reader.fleet.jobs.values()}
     page = http.get(f"/jobs/{named['llama-8b longer context']}", headers={"accept-language": "en"}).text
     assert "Why it failed" in page
-    assert "own tensors plus the request exceed" in page
+    assert "own tensors fill the card" in page
     assert "Turn on activation checkpointing." in page
     live = http.get(f"/jobs/{named['llama-8b longer context']}/live", headers={"accept-language": "de"}).text
     assert "Warum er gescheitert ist" in live
