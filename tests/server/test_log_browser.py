@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,21 @@ read line < "end-$BRIMFUL_RANK"
 """
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path, a_node("n-0", gpus=1), a_node("n-1", gpus=1))
+    yield server
+    server.service.stop()
+    wind_down(server.service)
+    server.access.close()
+    server.store.close()
+
+
 def test_a_gangs_log_grows_is_searched_by_rank_and_downloaded(
+    server: Server,
     tmp_path: Path,
     browser: Browser,  # noqa: F811
 ) -> None:
-    server = Server(tmp_path, a_node("n-0", gpus=1), a_node("n-1", gpus=1))
     app = make_app(server.service, server.access, hosts=("127.0.0.1",))
     pipes = {name: tmp_path / name for name in ("go-0", "go-1", "end-0", "end-1")}
     for pipe in pipes.values():
@@ -66,11 +77,12 @@ def test_a_gangs_log_grows_is_searched_by_rank_and_downloaded(
         expect(log).to_have_text("rank 1 of 2 begins\nloss 2.5\n")
         pipes["go-1"].write_text("\n")
         expect(log).to_have_text("rank 1 of 2 begins\nloss 2.5\nLoss 1.25 of rank 1\nsaved\n")
-        find.fill("begins")
+        find.fill("saved")
         find.press("Enter")  # does not leave the page
 
         for chosen in ("1", "0"):
             rank.select_option(chosen)
+            expect(log).to_have_text("saved")
             with page.expect_download() as started:
                 page.get_by_role("link", name="Download").click()
             assert started.value.suggested_filename == f"{job}-{chosen}.log"
@@ -84,7 +96,3 @@ def test_a_gangs_log_grows_is_searched_by_rank_and_downloaded(
         expect(state).to_have_text("ended: finished")
         expect(rank).to_have_value("0")
         context.close()
-        server.service.stop()
-    wind_down(server.service)
-    server.access.close()
-    server.store.close()
