@@ -11,7 +11,7 @@ import pytest
 from babel.numbers import format_decimal, format_percent
 
 from brimful.cli.main import main
-from brimful.language import LANGUAGES, Number, Percent, Several, Size, language, language_of_locale, say
+from brimful.language import LANGUAGES, Number, Percent, Several, Size, Usd, language, language_of_locale, say
 from brimful.language.printable import MARK, printable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -283,6 +283,26 @@ def test_numbers_are_written_as_babel_writes_them(code: str, value: float) -> No
             ".", ""
         )  # four digits are not parted: a rule of the CLDR that Babel leaves out
     assert language(code).number(value, 2) == theirs
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("en", ["$2,766.36", "$15,500.00"]),
+        ("fr", ["2\u202f766,36\u00a0$", "15\u202f500,00\u00a0$"]),
+        ("es", ["2766,36\u00a0$", "15.500,00\u00a0$"]),
+        ("de", ["2.766,36\u00a0$", "15.500,00\u00a0$"]),
+    ],
+)
+def test_money_is_grouped_as_other_numbers_are(code: str, shown: list[str]) -> None:
+    assert [language(code).text(Usd(n)) for n in (2_766_360_000, 15_500_000_000)] == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "one", "more"), [("fr", "1 vidé", "2 vidés"), ("es", "1 vaciado", "2 vaciados")]
+)
+def test_one_node_is_drained_in_the_singular(code: str, one: str, more: str) -> None:
+    assert [language(code).text(say("console.n_drained", n=n)) for n in (1, 2)] == [one, more]
 
 
 @pytest.mark.parametrize("code", TRANSLATED)

@@ -139,6 +139,8 @@ class Rehearsed:
 class Demo:
     """The fleet, its people and the server's application, at `NOW_S`."""
 
+    policy, rules = "fair", POLICIES["fair"]
+
     def __init__(self, folder: Path) -> None:
         self.now_s, self._fates, self._dice = BEGAN_S, dict[str, Fate](), random.Random(7)
         self.halls = [Rehearsed(site, nodes, self._fates) for site, nodes in _nodes().items()]
@@ -146,8 +148,8 @@ class Demo:
         self.service = Service(
             self.store,
             self.halls,
-            POLICIES["fair"],
-            policy="fair",
+            self.rules,
+            policy=self.policy,
             market=Market(pools=("l40s",)),
             idle=read_idle("*=30m"),
             rehearsal=RehearsalTerms(database=f"sqlite:///{folder / 'brimful.db'}", cpu_percent=0),
@@ -350,8 +352,11 @@ def served(demo: Demo) -> Iterator[str]:
 
 
 @contextmanager
-def listening(app: Any) -> Iterator[str]:  # noqa: ANN401 - an ASGI application
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
+def listening(app: Any) -> Iterator[str]:  # noqa: ANN401 - what make_app makes
+    """The address of a real web server for this application."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_config=None, server_header=False, timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

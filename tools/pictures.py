@@ -2,7 +2,8 @@
 
     python -m tools.pictures            docs/images/console-*.png: one per page, 1440 px wide, light
     python -m tools.pictures --all      build/pictures: also 390 px, dark, and in German
-    python -m tools.pictures --all --only market --only job --language fr
+    python -m tools.pictures --all --language fr --language es      in these languages instead
+    python -m tools.pictures --all --only market --only job
 
 The clock is frozen on both sides, so that two runs give the same pictures, except for token names.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from brimful.server.console.templating import LANGUAGE_NAMES
 from brimful.units import DAY_S
 from tools.demo import Demo, served
 
@@ -51,7 +53,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every width, light and dark, two languages")
     parser.add_argument("--only", action="append", help="this page; may be given several times")
-    parser.add_argument("--language", action="append", help="this one; may be given several times")
+    parser.add_argument(
+        "--language", action="append", choices=LANGUAGE_NAMES, help="with --all: instead of en and de"
+    )
     args = parser.parse_args()
     wanted = {**FIRST, **PAGES, **MORE} if args.all else PAGES
     wanted = {name: path for name, path in wanted.items() if not args.only or name in args.only}

@@ -2,9 +2,10 @@
 
     make bench ARGS=console       about two minutes
 
-Server time is CPU of the server's process, read on its own clock: the whole request, with its HTTP and its
-token, and nothing of the client. An update is measured cold (nobody has asked since the fleet last changed),
-as for a tab whose viewer shares its view with no one; viewers with the same view share one update.
+The server's loop runs, as it does for users. Server time is CPU of the server's process but for the loop and
+the threads beside it, which have a row of their own: the whole request, with its HTTP and its token, and
+nothing of the client. An update is measured cold (nobody has asked since the fleet last changed), as for a
+tab whose viewer shares its view with no one; viewers with the same view share one update.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -39,7 +42,7 @@ TABS, EVERY_S, SECONDS = 50, 2.0, 20.0
 OPENING_S = 4.0  # before submits start beside the tabs: starting ten generators takes the cores for seconds
 RUNS, WAITS = f"/jobs/job-{JOBS - RUNNING}/live", f"/jobs/job-{JOBS}/live"
 PAGES = ("/console/live", "/jobs", RUNS, WAITS, "/fleet", "/market", "/teams", "/audit", "/operate")
-WHOLE = ("/", "/jobs")  # pages timed to their last byte
+WHOLE = ("/", "/jobs", RUNS.removesuffix("/live"), WAITS.removesuffix("/live"))  # timed to their last byte
 ROUNDS = 5
 PAGE_S, UPDATE_MS, UPDATE_BYTES, P99_MS = 1.0, 15.0, 20_000, 100.0
 
@@ -50,7 +53,7 @@ def benchmarks() -> Iterator[Benchmark]:
 
 def tables() -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="brimful-bench-") as folder:
-        whole, updates = measure_pages(Path(folder))
+        whole, updates, loop = measure_pages(Path(folder))
         rows = [
             [
                 f"GET {path} to the last byte: first after the start, slowest after it",
@@ -71,22 +74,43 @@ def tables() -> dict[str, str]:
             ]
             for path, each in updates.items()
         ]
+        rows.append(["the loop meanwhile: ticks, and its CPU with the threads beside it", loop, ""])
         rows += _beside(Path(folder))
     rows.append(["other work meanwhile: load of the machine's cores", f"{os.getloadavg()[0]:.1f}", ""])
     return {"console": markdown(["What", "Measured", "Bar"], rows)}
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server in a process of its own."""
+
+    port: int
+    pid: int
+    tokens: list[str]
+    loop: list[int]  # threads that answer nobody
+
+    def loop_s(self) -> float:
+        """CPU of the loop and the threads beside it (proc_pid_schedstat(5), to the nanosecond)."""
+        files = (Path(f"/proc/{self.pid}/task/{each}/schedstat") for each in self.loop)
+        return sum(int(file.read_text().split()[0]) for file in files if file.exists()) / 1e9
+
+    def ticks(self) -> int:
+        http = HTTPConnection("127.0.0.1", self.port)
+        found = re.search(rb"^brimful_ticks_total ([0-9]+)", _get(http, "/metrics", self.tokens[0], ""), re.M)
+        assert found is not None
+        return int(found[1])
+
+
 @contextmanager
-def _server(folder: Path, name: str) -> Iterator[tuple[int, list[str], int]]:
-    """Its port, the tokens that it made, and its process."""
+def _server(folder: Path, name: str) -> Iterator[Running]:
     port = free_port()
     command = [sys.executable, "-m", "bench.groups.console", name, str(folder), str(port)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        tokens = json.loads(server.stdout.readline())
+        told = json.loads(server.stdout.readline())
         wait_for(port)
-        yield port, tokens, server.pid
+        yield Running(port=port, pid=server.pid, **told)
     finally:
         server.kill()
         server.wait()
@@ -94,8 +118,8 @@ def _server(folder: Path, name: str) -> Iterator[tuple[int, list[str], int]]:
 
 def _beside(folder: Path) -> list[list[str]]:
     """Submits one after the other, without tabs and then beside them."""
-    with _server(folder, "serve") as (port, tokens, pid):
-        url, rows = f"http://127.0.0.1:{port}", []
+    with _server(folder, "beside") as server:
+        url, tokens, pid, rows = f"http://127.0.0.1:{server.port}", server.tokens, server.pid, []
         alone, cpu_s = _submits(url, tokens[0], pid)
         rows.append(["submit, no tab open: p99", f"{alone['p99_ms']:.0f} ms", ""])
         tabs: list[dict[str, Any]] = []
@@ -207,34 +231,43 @@ def _served(folder: Path, name: str) -> tuple[Any, Any, Any]:
     return service, access, app
 
 
-def measure_pages(folder: Path) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """Whole pages by the client's clock, the first as the very first request; then each page's live part."""
-    whole: dict[str, dict[str, float]] = {}
-    with _server(folder, "still") as (port, tokens, pid):
-        http = HTTPConnection("127.0.0.1", port)
+Measured = dict[str, dict[str, float]]
+
+
+def measure_pages(folder: Path) -> tuple[Measured, Measured, str]:
+    """Whole pages by the client's clock, the first as the very first request; then each page's live part; and
+    what the loop did meanwhile."""
+    whole: Measured = {}
+    with _server(folder, "pages") as server:
+        http = HTTPConnection("127.0.0.1", server.port)
+        began, ticks, loop_s = time.perf_counter(), 0, server.loop_s()
         for path in WHOLE:
             took = []
             for _ in range(ROUNDS):
-                began = time.perf_counter()
-                _get(http, path, tokens[0], "gzip")
-                took.append(time.perf_counter() - began)
+                asked = time.perf_counter()
+                _get(http, path, server.tokens[0], "gzip")
+                took.append(time.perf_counter() - asked)
                 time.sleep(1.1)  # the next second: nobody else has asked for that one
             whole[path] = {"first_s": took[0], "slowest_s": max(took[1:])}
-        return whole, {path: _update(http, path, tokens[0], pid) for path in PAGES}
+            ticks = ticks or server.ticks()  # not before the very first request
+        updates = {path: _update(http, path, server) for path in PAGES}
+        took_s, loop_s, ticks = time.perf_counter() - began, server.loop_s() - loop_s, server.ticks() - ticks
+        assert ticks > took_s / 10, "the loop stands still"
+        return whole, updates, f"{ticks} in {took_s:.0f} s, {loop_s / took_s:.0%} of a core"
 
 
-def _update(http: HTTPConnection, path: str, token: str, pid: int) -> dict[str, float]:
+def _update(http: HTTPConnection, path: str, server: Running) -> dict[str, float]:
     """CPU of the server for a live part, each time one second of the log later."""
     asked = path if path.endswith("live") else f"{path}?live=1"
     spent, size = [], 0
     for _ in range(ROUNDS):
         time.sleep(1.1)
-        while path == "/audit" and b'data-every="2"' in _get(http, asked, token, ""):
+        while path == "/audit" and b'data-every="2"' in _get(http, asked, server.tokens[0], ""):
             time.sleep(1.1)  # another process reads the log; then the page has its numbers
         time.sleep(1.1)
-        began = _cpu_s(pid)
-        body = _get(http, asked, token, "gzip")
-        spent.append(1e3 * (_cpu_s(pid) - began))
+        began = _cpu_s(server.pid) - server.loop_s()
+        body = _get(http, asked, server.tokens[0], "gzip")
+        spent.append(1e3 * (_cpu_s(server.pid) - server.loop_s() - began))
         size = len(body)
     return {"first_ms": spent[0], "slowest_ms": max(spent[1:]), "bytes": size}
 
@@ -253,12 +286,11 @@ def serve(folder: Path, port: int, name: str) -> None:
 
     from brimful.server.run.connections import PatientProtocol
 
-    service, access, app = _served(folder, name)
-    if name == "still":
-        service.stop()  # the loop's CPU does not belong to a page
+    _service, access, app = _served(folder, name)
+    loop = [each.native_id for each in threading.enumerate() if each is not threading.main_thread()]
     people = [("op", "*", "operator")] + [(f"p{i}", f"team-{i}", "admin") for i in range(1, 5)]
     tokens = [access.issue(name=name, tenant=team, role=role)[0] for name, team, role in people]
-    print(json.dumps(tokens), flush=True)
+    print(json.dumps({"tokens": tokens, "loop": loop}), flush=True)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", http=PatientProtocol)
 
 

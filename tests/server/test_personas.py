@@ -29,7 +29,7 @@ class Walk:
         page.set_default_timeout(PATIENCE_MS)
         page.clock.set_system_time(self.demo.now_s)
         page.goto(self.url)
-        page.get_by_label("paste a token").or_(page.locator("#token")).fill(token)
+        page.get_by_label("Or paste a token").fill(token)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Needs attention")).to_be_visible()
         return page, token
@@ -177,13 +177,13 @@ def test_gpus_are_reserved_at_the_price_that_was_shown_and_returned(walk: Walk, 
     go(page, "Market")
     page.get_by_text("Reserve GPUs …").click()
     page.get_by_role("spinbutton", name="GPUs", exact=True).fill("1")
-    page.get_by_label("Hours", exact=True).last.fill("10")
+    page.get_by_label("Hours", exact=True).fill("10")
     page.get_by_role("button", name="Show the price").click()
     expect(page.get_by_role("heading", name="Price of this reservation")).to_be_visible()
     page.wait_for_load_state()  # of the stylesheet too
     assert page.evaluate(FAINT_WORDS) == []  # the button that spends money above all
     page.get_by_role("button", name="Buy for $").click()
-    row = page.locator("tr[id^=reserved-]")  # bids of the team are listed above
+    row = page.get_by_role("region", name="Reservations").get_by_role("row", name="robotics")
     expect(row).to_contain_text("1 × l40s")
     row.get_by_text("Change …").click()
     row.get_by_role("checkbox", name="yes, I am sure").check()

@@ -12,7 +12,7 @@ from typing import Any
 from brimful.language.catalog import Template, language_of_locale, template
 from brimful.language.printable import printable
 from brimful.language.sentence import Value, plain_value, say
-from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
+from brimful.units import GIB, KIB, MIB, MICROUSD, show_seconds, show_usd
 
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain space
 _NARROW = "\u202f"  # French: before ; ? and !
@@ -80,7 +80,8 @@ class Language:
         shown = show_usd(microusd, exact=exact)
         if self.code == "en":
             return shown
-        digits = shown.replace("$", "").translate({ord(","): self.group, ord("."): self.decimal})
+        group = self.group if abs(microusd) >= self.least_grouped * MICROUSD else ""
+        digits = shown.replace("$", "").translate({ord(","): group, ord("."): self.decimal})
         return f"{digits}{self.space}$"
 
     def size(self, n: float) -> str:

@@ -52,6 +52,7 @@ function take(html) {
   localise(next);
   morph(live, next);
   document.title = live.dataset.title;
+  tellRanks();
   seen = html;
 }
 
@@ -123,11 +124,18 @@ function tellAge() {
 // A job's log, as it grows. Inserted only as text, never as HTML, whatever a job prints.
 const LOG_CHARS = 400000;
 const logBox = document.getElementById("log");
+const rank = document.getElementById("log-rank");
+
+// How many processes have a log is known once the job has started, or has ended.
+function tellRanks() {
+  const ranks = Number(live.dataset.ranks ?? 0);
+  for (let n = rank?.length ?? ranks; n < ranks; n++) rank.add(new Option(n));
+  if (rank?.length > 1) rank.parentElement.hidden = false;
+}
 
 function followLog() {
   const state = document.getElementById("log-state");
   const find = document.getElementById("log-find");
-  const rank = document.getElementById("log-rank");
   let text = "";
   let source = null;
 
@@ -141,7 +149,7 @@ function followLog() {
   function open() {
     source?.close();
     text = "";
-    source = new EventSource(`${logBox.dataset.from}&rank=${rank?.value ?? 0}`);
+    source = new EventSource(`${logBox.dataset.from}&rank=${rank.value}`);
     source.onopen = () => (text = "");
     source.addEventListener("log", (event) => {
       text = (text + JSON.parse(event.data).text).slice(-LOG_CHARS);
@@ -159,7 +167,7 @@ function followLog() {
 
   find.addEventListener("input", show);
   document.getElementById("log-tools").addEventListener("submit", (event) => event.preventDefault());
-  rank?.addEventListener("change", () => {
+  rank.addEventListener("change", () => {
     document.getElementById("log-file").href = `${logBox.dataset.file}?rank=${rank.value}`;
     open();
   });
