@@ -51,7 +51,6 @@ def stream(server: Live, token: str) -> tuple[socket.socket, str]:
 
 def test_a_thousand_idle_sockets_and_a_full_table_of_streams_harm_nobody(tmp_path: Path) -> None:
     with ExitStack() as open_lines, room_for(IDLE + MAX_STREAMS + 500), live(tmp_path / "data") as server:
-
         table: list[socket.socket] = []
 
         def streams(token: str, count: int) -> set[str]:
