@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_clean_beside_a_running_gang_leaves_what_it_needs(
     eventually(lambda: phase(old) == "finished")
     with packed(project) as pack, code.receiving("default", pack.code) as upload:
         upload.write(pack.file.read())
-    wanted = {
+    wanted: dict[str, Any] = {
         "within": "site",
         "code": pack.code,
         "command": (sys.executable, "train.py"),
