@@ -33,7 +33,7 @@ step = int((run.latest / "state.pt").read_text()) if run.latest else 0
 if rank == "0":
     with run.saving(step + 1) as folder:
         (folder / "state.pt").write_text(str(step + 1))
-(here / f"from-{step}-rank-{rank}").touch()
+(here / f"{os.environ['BRIMFUL_LEASE']}-rank-{rank}-from-{step}").touch()
 while not (here / "go").exists():
     if run.told:
         raise SystemExit(143)
@@ -88,7 +88,7 @@ def test_clean_beside_a_running_gang_leaves_what_it_needs(
         return held(data / "leases" / lease, checkpoints, code.root, kept)
 
     eventually(
-        lambda: phase(gang) == "running" and (project / "from-0-rank-1").exists(),
+        lambda: phase(gang) == "running" and list(project.glob(f"{gang}.1-rank-1-*")),
     )
     eventually(lambda: list(checkpoints.glob("step-*")) and list(kept.glob("*/saved/*/*.json")))
     before = all_of(f"{gang}.1")
@@ -103,7 +103,7 @@ def test_clean_beside_a_running_gang_leaves_what_it_needs(
     assert before <= all_of(f"{gang}.1")
 
     service.submissions.release(gang)
-    eventually(lambda: phase(gang) == "running" and (project / "from-1-rank-1").exists())
+    eventually(lambda: phase(gang) == "running" and (project / f"{gang}.2-rank-0-from-1").exists())
     before = all_of(f"{gang}.2")
     assert gang not in " ".join(cleaned())
     assert before <= all_of(f"{gang}.2")

@@ -179,12 +179,15 @@ def test_a_drained_node_starts_nothing(client: Client) -> None:
 def test_metrics_are_what_the_reference_says(client: Client) -> None:
     import httpx2
 
-    client.job(submit(client, "true"))
-    text = httpx2.get(
-        f"{client.url}/metrics",
-        headers={"authorization": f"Bearer {client._token()}"},
-        timeout=PATIENCE_S,
-    ).text
+    job = submit(client, "true")
+    eventually(lambda: client.job(job)["phase"] == "finished")
+
+    def asked() -> str:
+        headers = {"authorization": f"Bearer {client._token()}"}
+        return httpx2.get(f"{client.url}/metrics", headers=headers, timeout=PATIENCE_S).text
+
+    eventually(lambda: 'step="observe"' in asked() and "brimful_disk_free_bytes " in asked())
+    text = asked()
     reference = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     for name in names - {"brimful_http_requests_created", "brimful_http_request_seconds_created"}:
