@@ -1,10 +1,12 @@
 """The peer of the server group: bare FastAPI and SQLite, with the same durability.
 
-One INSERT and its commit for a submit, one SELECT for a read; the write-ahead log is flushed like ours.
+One INSERT and its commit for a submit, one SELECT for a read or a list; the write-ahead log is flushed as
+ours is.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 import threading
@@ -46,6 +48,11 @@ def make_app(path: str) -> FastAPI:
     def show(job: int) -> dict[str, Any]:
         row = database().execute("SELECT id, body FROM jobs WHERE id = ?", (job,)).fetchone()
         return {"ok": True, "data": {"job": row[0], "body": row[1]}}
+
+    @app.get("/jobs")
+    def newest(limit: int) -> dict[str, Any]:
+        rows = database().execute("SELECT id, body FROM jobs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+        return {"ok": True, "data": {"jobs": [{"job": row[0], **json.loads(row[1])} for row in rows]}}
 
     return app
 

@@ -1,10 +1,13 @@
 """Whatever a job can put where brimful reads: traps, planted by the thousand under a running scheduler.
 
-    python -m bench.hostile 5000 [/dev/shm]     about five minutes; prints the loop's longest pause
+    python -m bench.hostile 5000 [/dev/shm]     about two minutes; prints the loop's longest pause
 
 Each case is a lease that is running according to the log, with traps in its folder or among its checkpoints.
 The scheduler looks, reads samples and logs, warns and stops, as with any job. Some leases are started into
 trapped folders, by an engine that has just been restarted on them.
+
+A pause has four parts, and a busy machine stretches all but the first: what the server computes, waiting for
+a core, flushing the log to disk, waiting for another thread. So each is printed, with the machine's load.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ import random
 import shutil
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
@@ -135,8 +141,16 @@ PLANTS: tuple[Plant, ...] = (
 RARE: tuple[Plant, ...] = (_large,)  # expensive to plant
 TRAPS = (*PLANTS[:7], *PLANTS[-3:])  # what is no file: a lease must end whatever of these is in its folder
 STARTED = 2  # real leases per round
-ENTRIES = 100_000  # in one checkpoint folder, once; a million would take minutes to plant
+ENTRIES = 1_000_000  # in the checkpoint folder of one lease
+MANY = "many"  # its job
 MANY_CASES = 1_000  # from here on it is planted
+# By another process, as a job would: otherwise its work would count as the server's.
+FILL = """
+import os, sys
+os.chdir(sys.argv[1])
+for i in range(int(sys.argv[2])):
+    os.mknod(f"many\\n{i}", 0o600)
+"""
 WAIT_S = 120.0
 SECRET = "a line of somebody else's file"
 TOGETHER = 100  # leases at a time
@@ -151,7 +165,11 @@ class Found:
     longest_tick_s: float = 0.0
     longest_tick_cpu_s: float = 0.0  # CPU time of the loop's own thread
     longest_tick_unready_s: float = 0.0  # without the time in which others had the CPU
+    longest_write_s: float = 0.0  # of the log to disk, within a tick
     longest_stall_s: float = 0.0  # of any runnable thread of this process
+    longest_own_stall_s: float = 0.0  # of that, what this process computed meanwhile
+    entries: int = 0  # in the fullest folder
+    looks_at_many: int = 0  # how often the server listed it
     broken: list[str] = field(default_factory=list)
 
 
@@ -166,6 +184,7 @@ class Fuzz:
         )
         self._engine = LocalEngine(self._root, [self._node])
         self._store = SqlStore(f"sqlite:///{folder / 'log.db'}")
+        self._time_writes()
         self._service = Service(self._store, [self._engine], Rules(grace_s=1), tick_s=0.05)
         self.found = Found()
 
@@ -186,32 +205,63 @@ class Fuzz:
         self._service.driver.tick = timed  # type: ignore[method-assign, assignment]
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(over,), daemon=True)
+        _hear()
+        LISTENERS.append(self._opened)
         self._service.start()
         watch.start()
         try:
             for first in range(0, cases, TOGETHER):
-                if cases >= MANY_CASES and not first:
-                    self._plant_many(Path(self._engine.checkpoints("job-0")))
-                self._round(first, min(TOGETHER, cases - first))
+                self._round(first, min(TOGETHER, cases - first), with_many=cases >= MANY_CASES and not first)
                 self._start_trapped(first)
         finally:
+            LISTENERS.remove(self._opened)
             over.set()
             watch.join()
             self._service.stop()
             self._store.close()
+        if self.found.entries and not self.found.looks_at_many:
+            self.found.broken.append(f"seed {self._seed}: nobody looked into the fullest folder")
         return self.found
+
+    def _time_writes(self) -> None:
+        append = self._store.append
+
+        def timed(*args: Any, **named: Any) -> bool:  # noqa: ANN401 - passed on
+            began = time.monotonic()
+            try:
+                return append(*args, **named)
+            finally:
+                if _is_loop():
+                    spent_s = time.monotonic() - began
+                    self.found.longest_write_s = max(self.found.longest_write_s, spent_s)
+
+        self._store.append = timed  # type: ignore[method-assign]
+
+    def _opened(self, event: str, path: object) -> None:
+        """The loop itself opens and lists nothing that a job could have put there."""
+        place = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        if _is_loop() and (not place.startswith("/") or place.startswith(str(self._folder))):
+            self.found.broken.append(f"seed {self._seed}: the loop itself called {event} on {path!r}")
+        elif place == self._engine.checkpoints(MANY):
+            self.found.looks_at_many += 1
 
     def _watch(self, over: threading.Event) -> None:
         """How long a thread that wants to run every few milliseconds is kept waiting."""
+        found = self.found
         while not over.is_set():
-            began = time.monotonic()
+            began, cpu_s = time.monotonic(), time.process_time()
             over.wait(0.005)
-            self.found.longest_stall_s = max(self.found.longest_stall_s, time.monotonic() - began - 0.005)
+            stall_s, own_s = time.monotonic() - began - 0.005, time.process_time() - cpu_s
+            found.longest_stall_s = max(found.longest_stall_s, stall_s)
+            found.longest_own_stall_s = max(found.longest_own_stall_s, min(stall_s, own_s))
 
-    def _round(self, first: int, count: int) -> None:
+    def _round(self, first: int, count: int, *, with_many: bool) -> None:
         names = [f"job-{first + i}" for i in range(count)]
         for name in names:
             self._plant(f"{name}.1", name)
+        if with_many:
+            self._plant_many()
+            names.append(MANY)
         self._begin(names)
         reader = self._service.reader
         self._looked(3)
@@ -232,7 +282,7 @@ class Fuzz:
             self.found.broken.append(f"seed {self._seed}, cases from {first}: the secret was written to")
         if reader.health.trouble() is not None:
             self.found.broken.append(f"seed {self._seed}, cases from {first}: {reader.health.trouble()}")
-        self.found.cases += count
+        self.found.cases += len(names)
 
     def _plant(self, lease: str, job: str) -> None:
         rng, folder = self._rng, self._root / lease
@@ -243,9 +293,7 @@ class Fuzz:
             for name in rng.sample(READ + READ_TOO, rng.randrange(1, 6)):
                 rng.choice(plants)(folder / name, rng, self._secret)
             return
-        started = {"at_s": 1, "pid": 1, "speed": 1.0, "checkpoints": str(checkpoints)}
-        (folder / "started.json").write_text(json.dumps(started))
-        checkpoints.mkdir(parents=True, exist_ok=True)
+        self._claim(lease, checkpoints)
         for name in ("x", "y\nz", ".saving-1", ".lease", "damaged-y"):
             if rng.random() < 0.5:
                 rng.choice(plants)(checkpoints / name, rng, self._secret)
@@ -253,10 +301,18 @@ class Fuzz:
                 (checkpoints / name).mkdir()
                 rng.choice(plants)(checkpoints / name / rng.choice((SEAL, "state.pt")), rng, self._secret)
 
-    def _plant_many(self, checkpoints: Path) -> None:
-        checkpoints.mkdir(parents=True)
-        for i in range(ENTRIES):
-            (checkpoints / f"many\n{i}").touch()
+    def _claim(self, lease: str, checkpoints: Path) -> None:
+        """A lease that says it began and keeps its checkpoints there."""
+        started = {"at_s": 1, "pid": 1, "speed": 1.0, "checkpoints": str(checkpoints)}
+        (self._root / lease / "started.json").write_text(json.dumps(started))
+        checkpoints.mkdir(parents=True, exist_ok=True)
+
+    def _plant_many(self) -> None:
+        checkpoints = Path(self._engine.checkpoints(MANY))
+        (self._root / f"{MANY}.1").mkdir(mode=0o700)
+        self._claim(f"{MANY}.1", checkpoints)
+        subprocess.run([sys.executable, "-c", FILL, checkpoints, str(ENTRIES)], check=True)
+        self.found.entries = ENTRIES
 
     def _start_trapped(self, first: int) -> None:
         """Each is refused or runs once, and ends when it is stopped."""
@@ -325,6 +381,26 @@ class Fuzz:
             time.sleep(0.01)
 
 
+LISTENERS: list[Callable[[str, object], None]] = []
+OPENING = frozenset({"open", "os.listdir", "os.scandir"})
+
+
+@cache
+def _hear() -> None:
+    """Tell listeners what this process opens. An audit hook cannot be taken out again."""
+
+    def heard(event: str, args: tuple[object, ...]) -> None:
+        if LISTENERS and event in OPENING:
+            for each in LISTENERS:
+                each(event, args[0])
+
+    sys.addaudithook(heard)
+
+
+def _is_loop() -> bool:
+    return threading.current_thread().name == "tick"
+
+
 def _ready_s() -> float:
     """How long this thread has been ready to run without getting a CPU."""
     return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
@@ -337,11 +413,14 @@ def run(cases: int, *, seed: int = 0, where: str | None = None) -> Found:
 
 
 def lines(found: Found) -> Iterator[str]:
-    yield f"{found.cases:,} cases, {len(found.broken)} broken"
+    yield f"{found.cases:,} cases, {len(found.broken)} broken, {found.entries:,} entries in one folder"
     yield f"the loop's longest tick {1000 * found.longest_tick_s:.0f} ms"
     yield f"  less the time other programs had the CPU {1000 * found.longest_tick_unready_s:.0f} ms"
     yield f"  of CPU time at most {1000 * found.longest_tick_cpu_s:.0f} ms"
+    yield f"  longest write of the log to disk {1000 * found.longest_write_s:.0f} ms"
     yield f"the longest stall of a thread {1000 * found.longest_stall_s:.0f} ms"
+    yield f"  of which this process computed at most {1000 * found.longest_own_stall_s:.0f} ms"
+    yield f"load in the last minute {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     yield from found.broken[:20]
 
 

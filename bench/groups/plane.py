@@ -117,9 +117,14 @@ def _trapped() -> list[list[str]]:
         print(each)
     pause_ms = 1e3 * found.longest_tick_s
     is_met = pause_ms <= PAUSE_MS and found.cases >= CASES and not found.broken
-    what = f"{found.cases:,} cases of hostile folders: longest pause of the loop"
+    what = f"{found.cases:,} hostile folders, one with {found.entries:,} entries: longest pause of the loop"
     text = f"{pause_ms:.0f} ms, {len(found.broken)} broken"
-    return [[what, text, judged(f"≤ {PAUSE_MS:g} ms", is_met=is_met)]]
+    own_ms = 1e3 * max(found.longest_tick_cpu_s, found.longest_own_stall_s)
+    return [
+        [what, text, judged(f"≤ {PAUSE_MS:g} ms", is_met=is_met)],
+        _at_most("of that, what the server itself computed: at most", own_ms, PAUSE_MS, "ms"),
+        ["load of the machine's cores in that minute", f"{os.getloadavg()[0]:.1f} on {os.cpu_count()}", ""],
+    ]
 
 
 def _killed(folder: Path) -> list[list[str]]:

@@ -83,7 +83,7 @@ def holds_every_figure(store: SqlStore) -> None:
     for name in names:
         same(plain(job_view(service.reader, service.reader.job(name))), FIGURES["jobs"][name], name)
         same(plain(why_view(service.reader, service.reader.job(name))), FIGURES["why"][name], f"why {name}")
-    assert [view["job"] for view in jobs_page(service.reader, limit=100).views] == FIGURES["page"]
+    assert [view["job"] for view in jobs_page(service.reader, job_view, limit=100).views] == FIGURES["page"]
     same(plain(spend_view(service.reader, OPERATOR)), FIGURES["spend"], "spend")
     same(plain(budgets_view(service.reader, OPERATOR)), FIGURES["budgets"], "budgets")
     same(plain(prices_view(service.reader, since_s=0)), FIGURES["prices"], "prices")

@@ -51,11 +51,14 @@ def stream(server: Live, token: str) -> tuple[socket.socket, str]:
 
 def test_a_thousand_idle_sockets_and_a_full_table_of_streams_harm_nobody(tmp_path: Path) -> None:
     with ExitStack() as open_lines, room_for(IDLE + MAX_STREAMS + 500), live(tmp_path / "data") as server:
+        table: list[socket.socket] = []
 
         def streams(token: str, count: int) -> set[str]:
             made = [stream(server, token) for _ in range(count)]
-            for line, _ in made:
-                open_lines.enter_context(line)
+            for line, status in made:
+                table.append(open_lines.enter_context(line))
+                if status != "HTTP/1.1 200":
+                    table.pop()
             return {status for _, status in made}
 
         for i in range(MAX_STREAMS // MAX_OF_ONE):
@@ -67,10 +70,17 @@ def test_a_thousand_idle_sockets_and_a_full_table_of_streams_harm_nobody(tmp_pat
         assert streams(operator, 1) == {"HTTP/1.1 200"}, "the operator still sees what goes on"
         for _ in range(IDLE):
             open_lines.enter_context(dial(server))
-        job = server.submit(command=("true",))
+        job = server.submit("--tenant", "t", command=("true",))
         wait_for(lambda: server.show(job)["phase"] == "finished")
         assert server.ready()["healthy"]
         assert len(server.ask("jobs")["jobs"]) == 1
+        assert len(table) == MAX_STREAMS + 1
+        for line in table:  # nobody was dropped: each sees the job come and end
+            told = b""
+            while b"event: JobSubmitted" not in told or b"event: LeaseEnded" not in told:
+                piece = line.recv(1 << 16)
+                assert piece, "a stream was closed"
+                told += piece
 
 
 def test_a_token_that_floods_us_is_told_and_others_are_not_harmed() -> None:

@@ -130,15 +130,15 @@ def test_the_table_of_old_jobs_is_read_only_if_it_has_newer_ones_than_memory(
     again.driver.load()
     for reader in (service.reader, again.reader):
         assert list(reader.fleet.jobs) == ["job-1", "job-2"]
-        assert [view["job"] for view in jobs_page(reader, limit=1).views] == ["job-3"]
+        assert [view["job"] for view in jobs_page(reader, job_view, limit=1).views] == ["job-3"]
     run_jobs(again, engine, 2)
-    assert [view["job"] for view in jobs_page(again.reader, limit=5).views][1:4] == [
+    assert [view["job"] for view in jobs_page(again.reader, job_view, limit=5).views][1:4] == [
         "job-4",
         "job-3",
         "job-2",
     ]
     monkeypatch.setattr(store, "past_jobs", None)
-    assert [view["job"] for view in jobs_page(again.reader, limit=1).views] == ["job-5"]
+    assert [view["job"] for view in jobs_page(again.reader, job_view, limit=1).views] == ["job-5"]
 
 
 def test_numbers_go_on_where_they_were(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

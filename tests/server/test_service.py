@@ -121,7 +121,7 @@ def look_at_everything(service: Service) -> list[object]:
         state = service.reader.job("job-1")
         views = (
             job_view(service.reader, state),
-            jobs_page(service.reader),
+            jobs_page(service.reader, job_view),
             fleet_view(service.reader, OPERATOR),
             spend_view(service.reader, OPERATOR),
         )
@@ -177,7 +177,7 @@ def test_readers_and_the_loop_agree_whoever_writes(world: World) -> None:
     }
 
 
-@pytest.mark.parametrize("view", [job_view, lambda reader, _state: jobs_page(reader)])
+@pytest.mark.parametrize("view", [job_view, lambda reader, _state: jobs_page(reader, job_view)])
 def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..., object]) -> None:
     service, seen = world.service, threading.Event()
     state = service.submissions.submit(a_job(""))

@@ -24,6 +24,7 @@ from brimful.client.settings import read_settings
 from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import count, say, words
 from brimful.server.api.answers import shape_of
+from brimful.server.metrics import COUNTERS, GAUGES
 from tests.builders import eventually, refuses
 from tests.patience import PATIENCE_S
 
@@ -178,17 +179,26 @@ def test_a_drained_node_starts_nothing(client: Client) -> None:
 def test_metrics_are_what_the_reference_says(client: Client) -> None:
     import httpx2
 
-    client.job(submit(client, "true"))
-    text = httpx2.get(
-        f"{client.url}/metrics",
-        headers={"authorization": f"Bearer {client._token()}"},
-        timeout=PATIENCE_S,
-    ).text
+    job = submit(client, "true")
+    eventually(lambda: client.job(job)["phase"] == "finished")
+
+    def asked() -> str:
+        headers = {"authorization": f"Bearer {client._token()}"}
+        return httpx2.get(f"{client.url}/metrics", headers=headers, timeout=PATIENCE_S).text
+
+    eventually(lambda: 'step="observe"' in asked() and "brimful_disk_free_bytes " in asked())
+    text = asked()
     reference = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     for name in names - {"brimful_http_requests_created", "brimful_http_request_seconds_created"}:
         assert f"`{name.removesuffix('_total')}`" in reference, name
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    shown = {re.split(r"[{ ]", line)[0].removesuffix("_total") for line in values}
+    # Only where backups are scheduled; only where a site has a problem.
+    rare = {"brimful_backup_age_seconds", "brimful_backup_period_seconds", "brimful_site_problem"}
+    assert {*GAUGES, *COUNTERS} - rare <= shown, "promised, and missing"
+    assert 'brimful_engine_seconds{site="local",step="observe"}' in values
+    assert 'brimful_jobs{phase="waiting"}' in values
     assert 0 < float(values["brimful_tick_seconds"]) < float(values["brimful_ticking_seconds_total"]) + 1
     assert float(values["brimful_ticks_total"]) > 0
     assert {"brimful_oldest_wait_seconds", "brimful_up"} <= values.keys()

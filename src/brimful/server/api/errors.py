@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -39,6 +39,11 @@ CHANGING: dict[int | str, dict[str, Any]] = COMMON | {
 
 def ok(data: object, status: int = 200) -> JSONResponse:
     return JSONResponse({"ok": True, "data": data}, status_code=status)
+
+
+def ok_text(data: str) -> Response:
+    """The same of data that is JSON already."""
+    return Response(f'{{"ok":true,"data":{data}}}', media_type="application/json")
 
 
 def failed(status: int, error: BrimfulError) -> JSONResponse:

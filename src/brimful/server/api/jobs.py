@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextvars import Context, copy_context
@@ -20,7 +21,7 @@ from brimful.fleet.state import JobState
 from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
-from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.errors import CHANGING, COMMON, ok, ok_text
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import BidRequest, Hold, Move, Submission, Terms
 from brimful.server.api.seen import check_named, job_for
@@ -30,7 +31,7 @@ from brimful.server.auth import Principal, forbidden, other_team
 from brimful.server.service.intake import Pending
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
-from brimful.server.views.jobs import Wanted, active_page, job_view, jobs_page
+from brimful.server.views.jobs import Shown, Wanted, active_page, job_text, job_view, jobs_page
 from brimful.server.views.logs import LONGEST_CHARACTER, log_piece, whole_log
 from brimful.server.views.why import why_view
 
@@ -76,14 +77,27 @@ def seen_tenants(who: Principal, tenant: str | None) -> Collection[str] | None:
 
 
 def jobs_list(
-    reader: Reader, wanted: Wanted, cursor: str | None, limit: int, *, order: Order, fold: bool
-) -> JobsAnswer:
+    reader: Reader,
+    show: Callable[..., Shown],
+    wanted: Wanted,
+    cursor: str | None,
+    limit: int,
+    *,
+    order: Order,
+    fold: bool,
+) -> tuple[list[Shown], str | None]:
+    """The jobs of a page, and the cursor of the next one."""
     place = read_cursor(cursor)
     if order == "newest":
-        page = jobs_page(reader, before=place, limit=limit, fold=fold, wanted=wanted)
+        page = jobs_page(reader, show, before=place, limit=limit, fold=fold, wanted=wanted)
     else:
-        page = active_page(reader, order=order, after=place or 0, limit=limit, fold=fold, wanted=wanted)
-    return {"jobs": page.views, "next_cursor": page_after(page.next_serial)}
+        page = active_page(reader, show, order=order, after=place or 0, limit=limit, fold=fold, wanted=wanted)
+    return page.views, page_after(page.next_serial)
+
+
+def _list_text(shown: Sequence[str], cursor: str | None) -> str:
+    """As JSON, of jobs that are JSON already."""
+    return f'{{"jobs":[{",".join(shown)}],"next_cursor":{json.dumps(cursor)}}}'
 
 
 def add_job_routes(
@@ -91,6 +105,7 @@ def add_job_routes(
 ) -> None:
     viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
     submitting = Together(partial(_submit_all, reader, submissions))
+    listing: Together[Callable[[], Response], Response] = Together(each_alone)
 
     @router.post("/jobs", status_code=201, response_model=envelope(JobAnswer), responses=CHANGING)
     async def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
@@ -124,7 +139,14 @@ def add_job_routes(
         wanted = Wanted(
             phases=phase, tenants=seen_tenants(who, tenant), array=array, user=user, text=text.strip()
         )
-        return ok(await run_in_threadpool(jobs_list, reader, wanted, cursor, limit, order=order, fold=fold))
+
+        def view() -> Response:
+            shown = jobs_list(reader, job_text, wanted, cursor, limit, order=order, fold=fold)
+            return ok_text(_list_text(*shown))
+
+        if wanted.text or wanted.phases or cursor:  # a search, perhaps in the past, may be slow
+            return await run_in_threadpool(view)
+        return await listing.ask(partial(copy_context().run, view))
 
     _add_views(router, reader, viewer)
     _add_verbs(router, reader, Verbs(reader, submissions, gate, code), submitter)

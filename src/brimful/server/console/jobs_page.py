@@ -21,7 +21,7 @@ from brimful.server.console.actions import ASKS, act_on
 from brimful.server.console.page_data import job_row, teams_of
 from brimful.server.console.pages import Pages, add_page, problem_of, signed_fields
 from brimful.server.service.reader import Reader
-from brimful.server.views.jobs import Wanted
+from brimful.server.views.jobs import Wanted, job_view
 
 ROWS = 30
 MOST_AT_ONCE = 200
@@ -95,12 +95,13 @@ def jobs_shown(reader: Reader, who: Principal, asked: Mapping[str, str]) -> dict
     )
     # If the tasks of an array are listed, they are not folded into one.
     fold = not wanted.array
-    page = jobs_list(reader, wanted, asked.get("cursor") or None, ROWS, order=order, fold=fold)
+    cursor = asked.get("cursor") or None
+    jobs, following = jobs_list(reader, job_view, wanted, cursor, ROWS, order=order, fold=fold)
     now_s = reader.now_s()
     given = {k: asked[k] for k in ("view", "text", "team", "mine", "sort", "array") if asked.get(k)}
     rest = {k: v for k, v in given.items() if k != "view"}
     return {
-        "jobs": [job_row(each, now_s=now_s) for each in page["jobs"]],
+        "jobs": [job_row(each, now_s=now_s) for each in jobs],
         "tabs": [(name, words(f"console.tab_{name}"), _link(rest | {"view": name})) for name in TABS],
         "view": view,
         "sort": order,
@@ -109,7 +110,7 @@ def jobs_shown(reader: Reader, who: Principal, asked: Mapping[str, str]) -> dict
         "given": {name: asked.get(name, "") for name in ("text", "team", "mine", "array")},
         "teams": teams_of(reader, who),
         "first": _link(given) if asked.get("cursor") else "",
-        "next": _link({**given, "cursor": page["next_cursor"]}) if page["next_cursor"] else "",
+        "next": _link({**given, "cursor": following}) if following else "",
         "priorities": list(PRIORITIES),
         "may_act": who.may("submitter"),
         "problem": "",

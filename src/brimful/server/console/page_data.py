@@ -45,9 +45,10 @@ def live_page(reader: Reader, who: Principal, kept: Mapping[str, Any] | None = N
         pools = [] if is_small else pool_rows(reader)
         active_now = tallies(reader, who).values()
         wanted = Wanted(tenants=who.tenants())
-        active = active_page(reader, order="next", limit=ACTIVE_SHOWN, fold=True, wanted=wanted)
+        active = active_page(reader, job_view, order="next", limit=ACTIVE_SHOWN, fold=True, wanted=wanted)
         rows = [job_row(view, now_s=now_s) for view in active.views]
-        over = jobs_page(reader, limit=OVER_SHOWN, wanted=Wanted(phases=OVER, tenants=who.tenants()))
+        wanted = Wanted(phases=OVER, tenants=who.tenants())
+        over = jobs_page(reader, job_view, limit=OVER_SHOWN, wanted=wanted)
         return {
             "fleet": fleet,
             "nodes": [node_card(node) for node in fleet["nodes"]],

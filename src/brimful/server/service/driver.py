@@ -87,7 +87,7 @@ class Driver:
         self._beside = [
             Beside("samples", self.measure_all, every_s=SAMPLES_S),
             Beside("watchdog", Watchdog(health, self._all_workers).look, every_s=tick_s),
-            Beside("probe", Probe(health, reader.store, folders).look, every_s=tick_s),
+            Beside("probe", Probe(health, reader.store, folders).look, every_s=health.probe_every_s),
         ]
 
     @property

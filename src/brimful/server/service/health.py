@@ -27,7 +27,10 @@ class Health:
         self.backup_age_s: Callable[[], float] | None = None  # where backups are scheduled
         self.backup_period_s = 0.0
         self.ticks, self.ticking_s, self.last_tick_s = 0, 0.0, 0.0
-        self.patience_s = 2 * max(LEAST_TICK_S, tick_s)
+        tick_s = max(LEAST_TICK_S, tick_s)
+        self.patience_s = 2 * tick_s
+        # A check that hangs has begun up to one interval after the trouble: together no more than two ticks.
+        self.probe_every_s, self.probe_patience_s = tick_s / 2, 1.5 * tick_s
         self._clock = clock
         self._began: float | None = None  # the current tick
         self._probing: float | None = None  # the current check of database and disk
@@ -51,7 +54,7 @@ class Health:
         """How long the loop has been in one tick, if that is too long; otherwise 0."""
         began = self._began
         took_s = 0.0 if began is None else self._clock() - began
-        return took_s if took_s > self.patience_s else 0.0
+        return took_s if took_s >= self.patience_s else 0.0
 
     def trouble(self) -> Said | None:
         """Why the scheduler cannot continue; None while all is well."""
@@ -64,7 +67,9 @@ class Health:
         if self.free_bytes is not None and self.free_bytes < LEAST_FREE_BYTES:
             return say("server.disk_full", free=Size(self.free_bytes))
         probing = self._probing
-        if self.store_gone is not None or (probing and self._clock() - probing > self.patience_s):
+        if self.store_gone is not None or (
+            probing is not None and self._clock() - probing >= self.probe_patience_s
+        ):
             return say("server.store_gone")
         if self.stuck_s:
             return say("server.loop_stuck", silent=Seconds(self.stuck_s))

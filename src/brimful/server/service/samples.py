@@ -81,6 +81,7 @@ class Samples:
 
     def __init__(self, engines: Mapping[str, object]) -> None:
         self._engines = engines
+        self.reads = 0  # so far: what was shown before the last one may be out of date
         self._lock = threading.Lock()
         self._newest: dict[str, Measured | Said] = {}  # or why there is none
         self._warned: dict[str, Said] = {}
@@ -104,6 +105,7 @@ class Samples:
                 found = self._warn(lease, say("server.bad_sample", why=verbatim(str(error)[:200])))
             with self._lock:
                 _keep(self._newest, lease.lease, found)
+                self.reads += 1
                 if isinstance(found, Measured) and found.facts["step"] is not None:
                     course = self._courses.get(lease.lease) or Course(1 + len(_OVER_TIME))
                     numbers = [found.facts[name] for name in _OVER_TIME]

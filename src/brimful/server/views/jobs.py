@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import ArrayAnswer, JobAnswer, LeaseAnswer, PromiseAnswer, alike
 from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
-from brimful.language import Percent, Seconds, count, say, told
+from brimful.language import Language, Percent, Seconds, count, say, told, tongue
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
 
 PAST_LOOKED_AT = 5000  # jobs that have left memory, per page
 
 
-class Page(NamedTuple):
-    views: list[JobAnswer]
+Shown = TypeVar("Shown")  # JobAnswer, or the same as JSON
+
+
+class Page(NamedTuple, Generic[Shown]):
+    views: list[Shown]
     next_serial: int | None  # where the next page starts; None: this was the last
 
 
-def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_array: bool = True) -> JobAnswer:
+def job_view(
+    reader: Reader,
+    state: JobState,
+    *,
+    explain: bool = True,
+    with_array: bool = True,
+    posted_microusd: int | None = None,
+) -> JobAnswer:
     """`explain` finds out why it waits, which takes a decision; after a change, callers can ask again.
 
     `with_array` sums over all tasks of its array; a list of those tasks must not do that for each.
+    `posted_microusd`: what is on the ledger for it, if that is known; otherwise the store is asked if needed.
     """
     with reader.locked():
         job, now_s = state.job, reader.now_s()
@@ -46,7 +58,7 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_arra
             "node": lease.node if lease else None,
             "site": lease.site if lease else None,
             # What is on the ledger, and the running lease's cost so far on top.
-            "posted_microusd": reader.spent_microusd(job.job),
+            "posted_microusd": reader.spent_microusd(job.job) if posted_microusd is None else posted_microusd,
             "cost_microusd": state.billed_microusd(now_s),
             "predicted": _predicted(state),
             "array_tasks": _array(reader, job.array, now_s=now_s) if with_array else None,
@@ -54,6 +66,27 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_arra
             "not_measured": not_measured,
             "leases": [lease_view(each, now_s=now_s) for each in state.leases],
         }
+
+
+Made = dict[tuple[int, int, bool, Language], str]
+
+
+def _none_made(_reader: Reader) -> Made:
+    return {}
+
+
+def job_text(
+    reader: Reader, state: JobState, *, with_array: bool = True, posted_microusd: int | None = None
+) -> str:
+    """The same as JSON, made once per state of the log and second: many lists show the same jobs."""
+    with reader.locked():
+        made = reader.once(_none_made)
+        key = (state.serial, reader.samples.reads, with_array, tongue())
+        text = made.get(key)
+        if text is None:
+            view = job_view(reader, state, with_array=with_array, posted_microusd=posted_microusd)
+            text = made[key] = json.dumps(view, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text
 
 
 def promise_view(reader: Reader, state: JobState) -> PromiseAnswer | None:
@@ -173,13 +206,17 @@ class Wanted:
 
 def jobs_page(
     reader: Reader,
+    show: Callable[..., Shown],
     *,
     before: int | None = None,
     limit: int = 200,
     fold: bool = False,
     wanted: Wanted | None = None,
-) -> Page:
-    """Newest first, starting before this serial; with `fold` one task stands for its array."""
+) -> Page[Shown]:
+    """Newest first, starting before this serial; with `fold` one task stands for its array.
+
+    `show`: job_view or job_text.
+    """
     wanted = wanted or Wanted()
     only_over = bool(wanted.phases) and OVER.issuperset(wanted.phases or ())
     seen: set[str] = set()
@@ -219,9 +256,10 @@ def jobs_page(
                 stopped = last
                 break
     serials = [each for each in sorted(found, reverse=True) if stopped is None or each >= stopped]
-    views = [job_view(reader, found[serial], with_array=fold) for serial in serials[:limit]]
-    for serial, view in zip(serials, views, strict=False):
-        view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
+    views = [
+        show(reader, found[serial], with_array=fold, posted_microusd=posted.get(serial))
+        for serial in serials[:limit]
+    ]
     # A search for something rare in a long past gets a short page, and continues from where it ends.
     return Page(views, serials[limit - 1] if len(serials) > limit else stopped)
 
@@ -238,8 +276,15 @@ def _past(
 
 
 def active_page(
-    reader: Reader, *, order: str, after: int = 0, limit: int = 200, fold: bool = False, wanted: Wanted
-) -> Page:
+    reader: Reader,
+    show: Callable[..., Shown],
+    *,
+    order: str,
+    after: int = 0,
+    limit: int = 200,
+    fold: bool = False,
+    wanted: Wanted,
+) -> Page[Shown]:
     """Unfinished jobs, from this index on.
 
     `next`: running jobs, then waiting ones in the order in which they are tried, then those on hold.
@@ -257,7 +302,7 @@ def active_page(
             states = iter(sorted(states, key=lambda state: (-ORDERS[order](state, now_s), state.serial)))
         # One more than is shown tells whether there are more; the thousands after it are skipped.
         found = list(islice(states, after, after + limit + 1))
-        views = [job_view(reader, state, with_array=fold) for state in found[:limit]]
+        views = [show(reader, state, with_array=fold) for state in found[:limit]]
         return Page(views, after + limit if len(found) > limit else None)
 
 
