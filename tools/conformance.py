@@ -26,7 +26,9 @@ LABS = {
 NOBODY_ELSE = "nobody but brimful starts jobs there"
 WAITS = "a stop goes through the engine, so it waits (`stop_waits`)"
 UNTESTED = "**not tested**"
+FEW = "two leases run there, and five hundred that never began are asked about too"
 WHY_NOT = {
+    **{(engine, "crowd"): FEW for engine in ("kubernetes", "ray", "ssh")},
     ("local", "engine_gone"): "the engine is part of the server",
     ("local", "stop_waits"): "the engine is part of the server",
     ("local", "stop_without_engine"): "the engine is part of the server",
