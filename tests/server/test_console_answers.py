@@ -73,7 +73,8 @@ def test_the_form_of_a_budget_holds_the_budget_as_it_is(desk: Desk) -> None:  # 
     page = desk.html("/teams")
     (form,) = re.findall(r'<form class="actions" id="budget-red".*?</form>', page, re.DOTALL)
     assert 'name="usd" inputmode="decimal" maxlength="20" size="8" value="12.5"' in form
-    assert re.findall(r"<option[^>]* selected>([^<]*)", form) == ["monthly", "lab", "only a warning"]
+    assert re.findall(r"<option[^>]* selected>([^<]*)", form) == ["monthly", "only a warning"]
+    assert 'name="within"' not in form, "a budget stays where it is"
     home = words(desk.html())
     assert "lab: $1,987.50 left of $2,000.00" in home
     assert "red: $12.50 left of $12.50" in home
