@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +23,8 @@ from brimful.fleet.job import Job
 from brimful.language import say
 from brimful.scheduler.ports import CannotStart, Start
 from tests.builders import a_node, code_of
-from tests.server.live import Live, live, wait_for
+from tests.patience import PATIENCE_S
+from tests.server.live import BRIMFUL, Live, live, wait_for
 
 ALICE = JobUser(name="alice", uid=20001, gid=20001, groups=(), home="/srv/alice", shell="/bin/sh")
 PLACES = [cgroups.Place(controller=each, version=2, folder=Path("/nowhere")) for each in ("memory", "pids")]
@@ -177,6 +180,13 @@ def test_a_server_refuses_a_second_tenant_until_it_is_told_otherwise(tmp_path: P
     with live(tmp_path / "data", "--slots", "1", "--jobs-share-my-user") as server:
         job = submit(server, "b")
         wait_for(lambda: server.show(job)["phase"] == "finished")
+        env = server.env
+    if os.geteuid() == 0:  # as root, jobs of both would run as root, and read what the others left
+        again = [BRIMFUL, "up", "--json", "--port", "0", "--slots", "1"]
+        ended = subprocess.run(again, env=env, capture_output=True, timeout=PATIENCE_S)
+        error = json.loads(ended.stdout)["error"]
+        assert (ended.returncode, error["code"]) == (1, "second_tenant")
+        assert "--job-users" in error["hint"]
 
 
 def a_driver(folder: Path, minors: dict[str, int]) -> Path:

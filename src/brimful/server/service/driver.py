@@ -122,11 +122,13 @@ class Driver:
                 at_s = now_s if before is None else before.at_s
                 yield each.site, SiteLost(at_s=at_s, site=each.site, reason=error.said)
 
-    def start(self) -> None:
+    def start(self, check: Callable[[], None] = lambda: None) -> None:
+        """`check` may raise once the log has been read: then nothing has started."""
         sys.setswitchinterval(SWITCH_S)
         with self._ticking:
             self.load()
             catch_up(self._fleet, self._ports)
+        check()
         self._employ()
         if self._leadership is not None:
             self._leadership.seek()

@@ -146,7 +146,7 @@ class Service:
             self.reader.samples.save_courses(self._courses)
 
     def start(self) -> None:
-        self.driver.start()
+        self.driver.start(self.submissions.check_tenants)
         for each in self._beside:
             each.start()
 
