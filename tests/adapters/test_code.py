@@ -46,6 +46,21 @@ def code_of(folder: Path) -> str:
         return pack.code
 
 
+def test_a_folder_that_may_not_be_entered_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "theirs", a="1")
+    folder.chmod(0)
+    me = os.geteuid()
+    try:
+        if me == 0:
+            tmp_path.chmod(0o755)
+            os.seteuid(65534)
+        with refuses(BadInput, "client.pack_unreadable", str(folder / ".brimfulignore")), packed(folder):
+            pass
+    finally:
+        os.seteuid(me)
+        folder.chmod(0o700)
+
+
 def test_the_same_content_is_the_same_code_wherever_and_whenever_it_is_packed(tmp_path: Path) -> None:
     one = write(tmp_path / "one", a_dot_py="print()", sub__b="x")
     two = write(tmp_path / "two", sub__b="x", a_dot_py="print()")

@@ -181,9 +181,10 @@ def _readable(name: str) -> AbstractContextManager[None]:
 def _ignored(folder: Path) -> list[str]:
     lines: list[str] = []
     path = folder / IGNORE
-    if path.exists():
-        with _readable(IGNORE), path.open(encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read(MAX_IGNORE_BYTES).splitlines()
+    with _readable(str(path)):  # `exists` raises where the folder may not be entered
+        if path.exists():
+            with path.open(encoding="utf-8", errors="surrogateescape") as file:
+                lines = file.read(MAX_IGNORE_BYTES).splitlines()
     patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if excepted := [each for each in patterns if each.startswith("!")]:
         raise BadInput(say("client.pack_bad_pattern", pattern=Quoted(excepted[0][:60]), file=IGNORE))
