@@ -33,3 +33,10 @@ def test_a_range_and_a_curve_go_along_as_they_are_written(capsys: pytest.Capture
 def test_a_range_that_cannot_be_is_one_clear_error(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "--gpus", given, "--dry-run", "--json", "--", "true"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"]
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_no_retries_may_be_asked_for_too(retries: int, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", "--retries", str(retries), "--dry-run", "--no-pack", "--json", "--", "true"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["job"]["retries"] == retries

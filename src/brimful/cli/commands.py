@@ -189,15 +189,16 @@ def group_overview(group: str, language: str = "en") -> str:
 MOST = 9_999_999
 
 
-def integer(text: str) -> int:
-    """A count for argparse: 1 or more, with a sane limit."""
-    value = integer_from_text(text, low=1, high=MOST)
+def integer(text: str, *, least: int = 1) -> int:
+    """A count for argparse, with a sane limit."""
+    value = integer_from_text(text, low=least, high=MOST)
     if value is None:
         from argparse import ArgumentTypeError
 
         from brimful.language import Number, Quoted, words
 
-        raise ArgumentTypeError(words("cli.not_a_count", text=Quoted(text[:40]), most=Number(MOST)))
+        said = {"text": Quoted(text[:40]), "least": least, "most": Number(MOST)}
+        raise ArgumentTypeError(words("cli.not_a_count", **said))
     return value
 
 

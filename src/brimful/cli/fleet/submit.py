@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="USD")
     parser.add_argument("--array", metavar="INDICES")
     parser.add_argument("--after", action="append", default=[], metavar="JOB[:ok|any]")
-    parser.add_argument("--retries", type=integer, metavar="N")
+    parser.add_argument("--retries", type=partial(integer, least=0), metavar="N")
     parser.add_argument("--deadline", metavar="TIME")
     parser.add_argument("--by", metavar="TIME")
     parser.add_argument("--off-peak", action="store_true")
