@@ -23,6 +23,7 @@ from brimful.scheduler.rules import Rules
 from brimful.server.auth import Principal
 from brimful.server.service import driver as driver_module
 from brimful.server.service.service import Service
+from brimful.server.views import events as events_module
 from brimful.server.views.events import events_for
 from brimful.server.views.fleet import sites_view
 from brimful.server.views.jobs import job_view, jobs_page
@@ -109,6 +110,27 @@ def test_a_tenants_page_of_old_events_asks_the_database_once(
     assert jobs == {"job-1", "job-3", "job-5"}
     assert "NodeJoined" in {event["kind"] for event in seen}
     assert len(asked) == 1
+
+
+def test_the_last_events_are_the_last_ones_that_a_tenant_may_see(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "BLOCK", 4)
+    service = a_service(store, engine := ScriptedEngine(a_node(gpus=1)))
+    run_jobs(service, engine, 2, tenant="red")
+    run_jobs(service, engine, 9, tenant="blue")
+    red = Principal(token="1" * 16, name="ann", roles={"red": "viewer"})
+    seqs = [each["seq"] for each in events_for(service.reader, red, after=0, limit=1000)["events"]]
+    assert len(seqs) > 5
+    last = events_for(service.reader, red, after=-5, limit=5)
+    assert [each["seq"] for each in last["events"]] == seqs[-5:]
+    assert last["next_after"] == seqs[-1]
+    pages, place = [], 0
+    while (page := events_for(service.reader, red, after=place, limit=2))["events"]:
+        place = page["next_after"]
+        pages += page["events"]
+    assert [each["seq"] for each in pages] == seqs
+    assert len(events_for(service.reader, red, after=-10_000, limit=1000)["events"]) == len(seqs)
 
 
 def test_the_table_of_old_jobs_is_read_only_if_it_has_newer_ones_than_memory(

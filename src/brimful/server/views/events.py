@@ -12,15 +12,52 @@ from brimful.server.service.reader import Reader
 OF_ALL_TENANTS = {"QueuesSet", "ReservedLent"}  # they name tenants
 
 
+BLOCK = 500  # events read at a time
+MOST_LOOKED_AT = 20_000  # events a request may read for somebody who sees few of them
+
+
 def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> EventsAnswer:
-    """Up to `limit` events after this position, and where to continue; negative: counted from the end."""
-    place = max(0, reader.fleet.seq + after) if after < 0 else after
-    rows: list[EventAnswer] = [
+    """Up to `limit` events after this position, and where to continue; negative: counted from the end.
+
+    Events that the caller may not see do not count.
+    """
+    if who.sees_all:
+        place = max(0, reader.fleet.seq + after) if after < 0 else after
+        rows = _rows(reader, place, limit)
+        return {"events": rows, "next_after": rows[-1]["seq"] if rows else place}
+    place = _begin_of_last(reader, who, -after) if after < 0 else after
+    seen: list[EventAnswer] = []
+    for _ in range(MOST_LOOKED_AT // BLOCK):
+        rows = _rows(reader, place, BLOCK)
+        for row in _visible(reader, who, rows):
+            seen.append(row)
+            if len(seen) == limit:
+                return {"events": seen, "next_after": row["seq"]}
+        if not rows:
+            break
+        place = rows[-1]["seq"]
+    return {"events": seen, "next_after": place}
+
+
+def _begin_of_last(reader: Reader, who: Principal, wanted: int) -> int:
+    """Where the newest events that they may see begin."""
+    end = place = reader.fleet.seq
+    seen = 0
+    while place > 0 and end - place < MOST_LOOKED_AT:
+        start = max(0, place - BLOCK)
+        for row in reversed([*_visible(reader, who, _rows(reader, start, place - start))]):
+            seen += 1
+            if seen == wanted:
+                return int(row["seq"]) - 1
+        place = start
+    return place
+
+
+def _rows(reader: Reader, after: int, limit: int) -> list[EventAnswer]:
+    return [
         {"seq": row["seq"], "at_s": row["at_s"], "kind": row["kind"], "body": row["body"]}
-        for row in reader.store.records(place, limit)
+        for row in reader.store.records(after, limit)
     ]
-    visible = rows if who.sees_all else list(_visible(reader, who, rows))
-    return {"events": visible, "next_after": rows[-1]["seq"] if rows else place}
 
 
 def _visible(reader: Reader, who: Principal, rows: Sequence[EventAnswer]) -> Iterator[EventAnswer]:
