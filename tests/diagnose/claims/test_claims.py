@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from brimful.accuracy.runs import Row, Skipped, understand
 from brimful.configs.read import read
 from brimful.configs.reading import Reading
-from brimful.diagnose.claims.find import find_claims
+from brimful.diagnose.claims.find import _FROM_TO, find_claims
 from brimful.diagnose.claims.judge import CLAIMS, Case, effect, judge_all
 from brimful.diagnose.claims.paste import Judged, judge_paste
-from brimful.diagnose.claims.reading import folded, language_of, repaired, statements
+from brimful.diagnose.claims.reading import MAX_STATEMENT, folded, language_of, repaired, statements
 from brimful.diagnose.claims.settings import never_fails, settings_in
+from brimful.diagnose.claims.words import QUANTITIES, products
 from brimful.errors import BadInput
 from brimful.language import language
 from brimful.specs.gpu import find_gpu
@@ -319,6 +320,37 @@ def test_what_claims_nothing_is_not_judged(text: str) -> None:
 def test_any_paste_is_answered(text: str) -> None:
     for one in judge_paste(f"batch_size = {text}\n{text}", a_case(), reread).claims:
         one.as_dict(language("en"))
+
+
+@pytest.mark.parametrize("run", ["7" * 400, "1," * 400, "100 " * 400, "1." * 400, "x" * 400])
+def test_no_number_is_longer_than_a_person_writes(run: str) -> None:
+    """What a pattern can read at every place of a line, it reads in the square of its length."""
+    ends = ("1 GB", "100 GB", "1GiB", "1 %", "1 to 2 GB", "1x", "1 x 2", "1B", "1 bytes", "_", "=")
+    text = run + run.join(ends)
+    for pattern in (*QUANTITIES, _FROM_TO):
+        assert all(len(match[0]) < 200 for match in pattern.finditer(text)), pattern.pattern
+
+
+def test_a_long_line_is_read_in_pieces_and_nothing_of_it_is_lost() -> None:
+    text = "fp16 saves memory over bf16, " * 1000
+    pieces = [one.text for one in statements(text)]
+
+    assert " ".join(pieces) == text.strip()
+    assert max(map(len, pieces)) <= MAX_STATEMENT
+    assert judged(text) == [("fp16", "false")]
+    assert max(len(one.text) for one in statements('{"a":' * 10_000)) == MAX_STATEMENT
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadInput) as refused:
+        judge_paste("7" * 100_001, None, None)
+    assert refused.value.said.as_dict()["code"] == "claims.too_many_characters"
+    assert not judge_paste("7" * 100_000, None, None).claims
+
+
+def test_a_list_is_no_factor_of_a_product() -> None:
+    assert products("keep the batch: 1,2,3 x 4 or 6 x 80") == [[6, 80]]
+    assert not judged("keep the batch at 1,2,3 x 4")
 
 
 def test_settings_that_cannot_be_are_not_judged() -> None:

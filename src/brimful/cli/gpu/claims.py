@@ -15,7 +15,7 @@ from brimful.configs.read import read
 from brimful.configs.reading import Reading
 from brimful.diagnose.advice import assumed_notes
 from brimful.diagnose.claims.judge import Case, Judgement, judge_all, verdict_words
-from brimful.diagnose.claims.paste import judge_paste
+from brimful.diagnose.claims.paste import judge_paste, refuse_too_long
 from brimful.diagnose.claims.reading import language_of, repaired
 from brimful.diagnose.explain import printable
 from brimful.errors import BadInput
@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> Answer:
     def reread(words: Sequence[str]) -> Reading:
         return read(args.config, overrides=[*args.set, *words])
 
-    text = printable(read_text(args.text))
+    text = read_text(args.text)
+    refuse_too_long(text)
+    text = printable(text)
     if args.lang is None and (spoken := language_of(repaired(text))):
         choose(spoken)  # answer in the language of the text
     found = judge_paste(text, case, reread)

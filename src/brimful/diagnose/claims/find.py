@@ -16,6 +16,7 @@ from importlib import resources
 from brimful.diagnose.claims.reading import Statement, folded
 from brimful.diagnose.claims.settings import never_fails, settings_in
 from brimful.diagnose.claims.words import (
+    FIGURES,
     bytes_each,
     clauses,
     denies,
@@ -220,7 +221,7 @@ _COMPARED = re.compile(
 )
 _MORE_STEPS = re.compile(r"\b(?:more|plus d[e']|mas|mehr) ?(?:steps|etapes|pas|pasos|schritte)\b")
 _FROM_TO = re.compile(
-    r"(\d+(?:[.,]\d+)?)\s?(?:g[i]?[bo])?\s?(?:->|→|\bto\b|\ba\b|\bauf\b)\s?~?(\d+(?:[.,]\d+)?)\s?g[i]?[bo]"
+    rf"{FIGURES}\s?(?:g[i]?[bo])?\s?(?:->|→|\bto\b|\ba\b|\bauf\b)\s?~?{FIGURES}\s?g[i]?[bo]"
 )
 
 

@@ -13,7 +13,8 @@ from brimful.diagnose.claims.verdicts import Known, Reread, judge_claim
 from brimful.errors import BadInput, BrimfulError
 from brimful.language import Number, Sentence, Size, say
 
-MAX_LINES = 2000
+_MAX_LINES = 2000
+_MAX_CHARACTERS = 100_000
 _WORST_FIRST: tuple[Verdict, ...] = ("false", "partly", "cannot_tell", "true")
 
 
@@ -24,11 +25,20 @@ class Judged:
     settings: dict[str, str]  # all that the text advises
 
 
+def is_too_long(text: str) -> bool:
+    return text.count("\n") >= _MAX_LINES or len(text) > _MAX_CHARACTERS
+
+
+def refuse_too_long(text: str) -> None:
+    if (lines := text.count("\n") + 1) > _MAX_LINES:
+        raise BadInput(say("diagnose.too_many_lines", lines=Number(lines), max_lines=Number(_MAX_LINES)))
+    if len(text) > _MAX_CHARACTERS:
+        raise BadInput(say("claims.too_many_characters", most=Number(_MAX_CHARACTERS)))
+
+
 def judge_paste(text: str, case: Case | None, reread: Reread | None) -> Judged:
+    refuse_too_long(text)
     text = repaired(text)
-    lines = text.count("\n") + 1
-    if lines > MAX_LINES:
-        raise BadInput(say("diagnose.too_many_lines", lines=Number(lines), max_lines=Number(MAX_LINES)))
     found = statements(text)
     advised = {key: value for one in found for key, value in settings_in(one.text).items()}
     known = Known(text=text, case=case, reread=reread)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 # Encodings that UTF-8 is most often mistaken for. The one that turns most of a text back into UTF-8 is used.
 _MISREAD_AS = ("cp1252", "mac_roman", "cp850")
+MAX_STATEMENT = 2000  # characters of a sentence or line of code
 _FRONT_MATTER = re.compile(r"\A\s*---\s*\n.*?\n---\s*\n", re.DOTALL)
 _MARKUP = re.compile(r"\*\*|`+|^\s*(?:[*+•-]|\d{1,2}[.)]|#{1,6})\s+", re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:[*+•>#-]|\d{1,2}[.)])\s")
@@ -72,8 +73,19 @@ def statements(text: str) -> tuple[Statement, ...]:
             continue  # a quote: evidence, not a claim of this text
         plain = _MARKUP.sub("", block).strip()
         parts = [plain] if _CODE.match(block) else _END.split(re.sub(r"\s+", " ", plain))
-        found += [Statement(part.strip(), number) for part in parts if re.search(r"\w", part)]
+        short = (piece for part in parts for piece in _pieces(part.strip()))
+        found += [Statement(piece, number) for piece in short if re.search(r"\w", piece)]
     return tuple(found)
+
+
+def _pieces(part: str) -> Iterator[str]:
+    """Longer than any sentence is cut between words: what is found in one costs up to its square."""
+    while len(part) > MAX_STATEMENT:
+        end = part.rfind(" ", 1, MAX_STATEMENT)
+        end = end if end > 0 else MAX_STATEMENT
+        yield part[:end]
+        part = part[end:].lstrip()
+    yield part
 
 
 def _blocks(text: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 
@@ -18,10 +19,13 @@ _BETWEEN = (
     r"|\s(?:whereas|im gegenzug|so that|thus|hence|which|ce qui|asi que|lo que|therefore|although|though)\s"
     r"|\s(?:aunque|obwohl)\s"
 )
-_NUMBER = r"(\d{1,3}(?:[.,\u202f ]\d{3})+(?!\d)|\d+(?:[.,]\d+)?)"
+# A number has an end and is not read from its middle: a line of 8,000 digits would cost the square of that.
+FIGURES = r"(?<!\d)(\d{1,20}(?:[.,]\d{1,20})?)"
+_NUMBER = r"(?<!\d)(\d{1,3}(?:[.,\u202f ]\d{3}){1,6}(?!\d)|\d{1,20}(?:[.,]\d{1,20})?)"
+_LIST = r"(?<!\d)(?<!\d[.,])\d[\d.,]{0,40}"
 _SIZE = re.compile(rf"{_NUMBER}[\s-]?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is not a size
 _PERCENT = re.compile(
-    r"(\d+(?:[.,]\d+)?)\s?(?:(?:-|–|—|to|a|bis|und|y|et)\s?(\d+(?:[.,]\d+)?)\s?)?"
+    rf"{FIGURES}\s?(?:(?:-|–|—|to|a|bis|und|y|et)\s?{FIGURES}\s?)?"
     r"(?:%|percent|pour cent|por ciento|prozent)"
 )
 _FRACTIONS = (
@@ -35,19 +39,22 @@ _MANY = (
     (4.0, re.compile(r"four times|quatre fois|cuatro veces|viermal|quadrupl|cuadrupl|vierfach")),
 )
 _TIMES = re.compile(
-    r"\b(\d+(?:[.,]\d+)?)\s?(?:times|fois|veces|mal|x\b|×)(?!\s?\d)|(?:x|×|factor|facteur|faktor)\s?(\d+(?:[.,]\d+)?)"
+    rf"\b{FIGURES}\s?(?:times|fois|veces|mal|x\b|×)(?!\s?\d)|(?:x|×|factor|facteur|faktor)\s?{FIGURES}"
 )
 _PARAMETERS = re.compile(
-    r"\b(\d+(?:[.,]\d+)?)[\s-]?"
+    rf"\b{FIGURES}[\s-]?"
     r"(m\b|mio\b|million\w*|millones|b\b|mrd\b|billion\w*|milliard\w*|mil millones|g\b)"
 )  # fmt: skip
-_BYTES = re.compile(r"\b(\d+(?:[.,]\d+)?)[\s-]?(?:bytes?|octets?)\b")
+_BYTES = re.compile(rf"\b{FIGURES}[\s-]?(?:bytes?|octets?)\b")
 _WAYS = ("less", "same", "more")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _FIGURE = re.compile(  # a number with what it counts, a unit, a setting
-    r"\d[\d.,]*\s?[^\W\d_]+|\b(?:[kmgt]i?[bo]|bytes?|octets?|bits?|tokens?)\b|[\w.]*[_=][\w.=]*"
+    rf"{_LIST}\s?[^\W\d_]{{1,40}}|\b(?:[kmgt]i?[bo]|bytes?|octets?|bits?|tokens?)\b"
+    r"|[\w.]{0,80}[_=][\w.=]{0,80}"
 )
-_PRODUCT = re.compile(r"\d[\d.,]*(?:\s?[a-z]{0,12}\s?[x×*]\s?\d[\d.,]*)+")
+_PRODUCT = re.compile(rf"{_LIST}(?:\s?[a-z]{{0,12}}\s?[x×*]\s?\d[\d.,]{{0,40}}){{1,8}}")
+QUANTITIES = (_SIZE, _PERCENT, _TIMES, _PARAMETERS, _BYTES, _FIGURE, _PRODUCT)
+_COMPARED_CHARACTERS = 80  # before an idea, what may say that it is only compared with
 
 
 def says(idea: str, text: str) -> bool:
@@ -105,9 +112,11 @@ def mentions(text: str, *ideas: str) -> list[tuple[int, str]]:
     """Where each of the ideas is named, in the order of the text; not the other side of a comparison."""
     found = [(match.start(), idea) for idea in ideas for match in _pattern(idea).finditer(text)]
     free = ("batch", "accumulation")  # "from batch 12 to 6" is the change itself
-    return sorted(
-        (at, idea) for at, idea in found if idea in free or not _comparison_pattern().search(text[:at])
-    )
+    return sorted((at, idea) for at, idea in found if idea in free or not _is_compared(text, at))
+
+
+def _is_compared(text: str, at: int) -> bool:
+    return _comparison_pattern().search(text[max(0, at - _COMPARED_CHARACTERS) : at]) is not None
 
 
 @cache
@@ -194,8 +203,9 @@ def bytes_each(text: str) -> float | None:
 
 
 def products(text: str) -> list[list[float]]:
-    """The factors of each product that is written out: '12 x 1024 x 50304'."""
-    return [
-        [number(each.rstrip(".,")) for each in re.findall(r"\d[\d.,]*", match)]
-        for match in _PRODUCT.findall(text)
-    ]
+    """The factors of each product that is written out: '12 x 1024 x 50304'; not a list, '1,2,3 x 4'."""
+    found = []
+    for match in _PRODUCT.findall(text):
+        with suppress(ValueError):
+            found.append([number(each.rstrip(".,")) for each in re.findall(r"\d[\d.,]*", match)])
+    return found

@@ -12,7 +12,7 @@ from brimful.configs.read import read
 from brimful.configs.reading import Reading
 from brimful.diagnose.advice import advised
 from brimful.diagnose.claims.judge import Case
-from brimful.diagnose.claims.paste import MAX_LINES, judge_paste
+from brimful.diagnose.claims.paste import is_too_long, judge_paste
 from brimful.diagnose.explain import About, answer, explain, other_bytes_told, printable
 from brimful.errors import BadInput
 from brimful.fit.advice.ladder import ladder
@@ -135,12 +135,12 @@ def _explanation(text: str, about: About) -> dict[str, Any]:
 
 def _claims(text: str, about: About, other_bytes: int | None, reread: Any) -> dict[str, Any] | None:  # noqa: ANN401
     """None for a log, which makes no claims."""
-    if text.count("\n") >= MAX_LINES:
+    if is_too_long(text := printable(text)):
         return None
     case = None
     if about.reading is not None and about.gpu is not None:
         case = Case(about.reading, about.gpu, other_bytes, correction=None)
-    judged = judge_paste(printable(text), case, reread if case else None)
+    judged = judge_paste(text, case, reread if case else None)
     return {
         "summary": [told(line) for line in judged.summary],
         "settings": judged.settings,
