@@ -287,6 +287,44 @@ def test_frozen_weights_are_loaded_in_the_format_they_are_multiplied_in(
     assert weights_bytes(found.model, t) == 2 * parameters(found.model)
 
 
+PRETRAIN = (
+    "model_name: Llama-3.2-1B\nprecision: bf16-true\ntrain:\n  global_batch_size: 8\n  max_seq_length: 64\n"
+)
+
+
+def test_a_litgpt_recipe_may_leave_its_micro_batch_to_the_script(tmp_path: Path) -> None:
+    """`litgpt pretrain` takes 4 of 512 sequences at a time, `litgpt finetune` 1 of 16 (their `setup`)."""
+    pretrain = read(a_file(tmp_path, "a.yaml", PRETRAIN))
+    null = read(a_file(tmp_path, "b.yaml", PRETRAIN + "  micro_batch_size:\n"))
+    finetune = read(
+        a_file(
+            tmp_path, "c.yaml", PRETRAIN.replace("model_name: ", "checkpoint_dir: checkpoints/meta-llama/")
+        )
+    )
+    bare = read(a_file(tmp_path, "d.yaml", PRETRAIN.replace("global_batch_size: 8", "epochs: 1")))
+    said = read(a_file(tmp_path, "e.yaml", PRETRAIN + "  micro_batch_size: 4\n"))
+    got = [(one.training.batch_size, one.training.accumulation) for one in (pretrain, null, finetune, bare)]
+
+    assert got == [(4, 2), (4, 2), (1, 8), (4, 128)]
+    assert pretrain.training == null.training == said.training
+    assert (pretrain.training.framework.name, pretrain.training.sequence_tokens) == ("litgpt", 64)
+    assert ("batch_size", 4) in {(each.name, each.value) for each in pretrain.assumed}
+    assert ("gradient_accumulation_steps", 128) in {(each.name, each.value) for each in bare.assumed}
+    assert "batch_size" not in {each.name for each in said.assumed}
+    overruled = read(a_file(tmp_path, "a.yaml", PRETRAIN), overrides=["batch_size=8"])
+    assert (overruled.training.batch_size, "batch_size" in {each.name for each in overruled.assumed}) == (
+        8,
+        False,
+    )
+
+
+@pytest.mark.parametrize("train", ["", "[1]", "4", "'fast'"])
+def test_litgpts_train_is_a_mapping(tmp_path: Path, train: str) -> None:
+    path = a_file(tmp_path, "x.yaml", f"model_name: Llama-3.2-1B\ntrain: {train}\n")
+    with refuses(BadInput, "configs.in_file", "x.yaml: train"):
+        read(path)
+
+
 def test_a_sharded_or_fully_trained_model_stays_in_fp32(tmp_path: Path) -> None:
     full = read(a_file(tmp_path, "full.yaml", LLAMA_FACTORY.replace("type: lora", "type: full")))
     sharded = read(

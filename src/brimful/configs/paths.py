@@ -9,6 +9,7 @@ from typing import Any
 from brimful.configs.bounds import is_whole, shown
 from brimful.errors import BadInput
 from brimful.language import Sentence, say
+from brimful.specs.estimate import Assumption
 
 _MAX_LEVELS = 8  # deeper levels are not searched
 _MAX_TOLD = 5
@@ -27,6 +28,7 @@ class Settings:
     overruled: Collection[str] = ()  # keys given on the command line: their value in the file does not matter
     asked: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    defaults: dict[str, int] = field(default_factory=dict)
 
     def at(self, path: str, default: Any = None) -> Any:  # noqa: ANN401 - whatever the file holds
         """The value at the path; the default if it is missing or empty."""
@@ -55,6 +57,16 @@ class Settings:
             return None
         values = {"file": self.file, "path": path, "shown": shown(value), "word": word}
         raise BadInput(say("configs.path_out_of_range", **values))
+
+    def default(self, word: str, value: int) -> int:
+        """The framework's own value for what the file leaves out."""
+        if word not in self.overruled:
+            self.defaults[word] = value
+        return value
+
+    def assumed(self, who: str) -> list[Assumption]:
+        why = say("configs.why_framework_default", framework=who)
+        return [Assumption(name=name, value=value, why=why) for name, value in self.defaults.items()]
 
     def leave(self, *names: str) -> None:
         """Settings that matter and are not read: they deserve a warning if switched on."""

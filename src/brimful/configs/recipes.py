@@ -23,13 +23,15 @@ from brimful.configs.plain import read_plain
 from brimful.configs.reading import Reading
 from brimful.configs.settings import own_word, parse_sets
 from brimful.errors import BadInput
-from brimful.language import say
+from brimful.language import Quoted, say
 
 Words = dict[str, Any]
 # The model's name, and our settings for its training; None if the file is not one of theirs.
 Recipe = tuple[str, Words] | None
 
 _LITGPT_TARGETS = {"lora_query": 1, "lora_key": 1, "lora_value": 1, "lora_projection": 1, "lora_mlp": 3}
+# Sequences on a GPU at a time, and in a step: what `setup` takes in litgpt/finetune/*.py and pretrain.py.
+_LITGPT_FINETUNES, _LITGPT_PRETRAINS = (1, 16), (4, 512)
 _CHUNKED = ("ChunkedOutputLoss", "LinearCrossEntropyLoss")
 _CHUNKS = 8  # num_output_chunks, torchtune's default
 
@@ -44,7 +46,8 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
             model, words = recipe
             said = {key: value for key, value in words.items() if value is not None}
             reading = read_flags(model, _spread({**said, **overruled}))
-            return replace(reading, warnings=(*reading.warnings, *file.ignored(title)))
+            assumed = (*file.assumed(title), *reading.assumed)
+            return replace(reading, assumed=assumed, warnings=(*reading.warnings, *file.ignored(title)))
     if path.suffix.lower() == ".toml":
         raise BadInput(say("configs.not_torchtitan", name=path.name))
     return None
@@ -71,15 +74,21 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _litgpt(file: Settings) -> Recipe:
     name = file.at("checkpoint_dir") or file.at("model_name")
-    if not isinstance(name, str) or file.at("train.micro_batch_size") is None:
+    if not isinstance(name, str) or "train" not in file.found:
         return None
+    if not isinstance(train := file.found["train"], Mapping):
+        what = say("configs.not_an_object", name=type(train).__name__)
+        raise BadInput(say("configs.in_file", name=Quoted(f"{file.file}: train"), what=what))
+    usual_micro, usual_together = _LITGPT_FINETUNES if file.at("checkpoint_dir") else _LITGPT_PRETRAINS
     gpus = (file.integer("devices", "gpus") or 1) * (file.integer("num_nodes", "gpus") or 1)
-    micro = file.integer("train.micro_batch_size", "batch_size")
-    together = file.integer("train.global_batch_size", "gradient_accumulation_steps")
+    micro = file.integer("train.micro_batch_size", "batch_size") or file.default("batch_size", usual_micro)
+    steps = "gradient_accumulation_steps"
+    together = file.integer("train.global_batch_size", steps) or 0
+    usual = max(1, usual_together // (micro * gpus))
     words: Words = {
         "framework": "litgpt",
         "batch_size": micro,
-        "gradient_accumulation_steps": max(1, together // (micro * gpus)) if micro and together else None,
+        steps: max(1, together // (micro * gpus)) if together else file.default(steps, usual),
         "seq_len": file.integer("train.max_seq_length", "seq_len"),
         "precision": file.setting("precision"),
         "optimizer": _litgpt_optimizer(file),
