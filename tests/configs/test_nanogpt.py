@@ -10,6 +10,8 @@ from tests.builders import refuses
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nanogpt" / "train_fineweb.py"
 
+PLAIN = "out_dir = 'out'\n"  # train.py, with every default
+
 
 def read(tmp_path: Path, text: str | bytes, *overrides: str) -> Reading:
     file = tmp_path / "config.py"
@@ -35,8 +37,8 @@ def test_the_example_is_the_run_of_the_forum_post() -> None:
     assert reading.warnings == ()
 
 
-def test_an_empty_config_is_train_py_and_every_default_is_listed(tmp_path: Path) -> None:
-    reading = read(tmp_path, "")
+def test_a_config_without_a_size_is_train_py_and_every_default_is_listed(tmp_path: Path) -> None:
+    reading = read(tmp_path, PLAIN)
 
     assert (reading.model.layers, reading.model.heads, reading.model.width) == (12, 12, 768)
     assert (reading.model.vocab, reading.model.positions) == (50304, 1024)
@@ -129,7 +131,7 @@ def test_a_name_inside_a_text_or_a_value_sets_nothing(tmp_path: Path, text: str)
     "words", ["batch_size", "=3", "batchsize=3", "batch_size=", "batch_size=-1", "dtype=int8"]
 )
 def test_a_wrong_override_is_one_clear_error(tmp_path: Path, words: str) -> None:
-    refusal(tmp_path, "", words)
+    refusal(tmp_path, PLAIN, words)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +208,13 @@ def test_a_file_made_to_hurt_is_refused_quickly(tmp_path: Path, body: bytes) -> 
     refusal(tmp_path, body)
 
 
+@pytest.mark.parametrize("text", ["", "42\n", "# nothing\n", '"""Only words."""\npass\n', "import os\n"])
+@pytest.mark.parametrize("overrides", [(), ("batch_size=4",)])
+def test_a_file_that_sets_nothing_is_no_config(tmp_path: Path, text: str, overrides: tuple[str, ...]) -> None:
+    """A download that failed is not train.py with every default."""
+    assert refusal(tmp_path, text, *overrides).said.as_dict()["code"] == "configs.sets_nothing"
+
+
 def test_a_missing_file_a_folder_and_a_device_are_told_apart(tmp_path: Path) -> None:
     with refuses(NotFound, "configs.no_file"):
         read_nanogpt(tmp_path / "absent.py")
@@ -235,12 +244,12 @@ def test_accumulation_is_divided_by_the_number_of_gpus_as_train_py_does(tmp_path
     assert reading.training.accumulation == 5
     assert reading.training.effective_batch == 12 * 40
     assert reading.training.sharding == "ddp"
-    reason = refusal(tmp_path, "", "gpus=7").said.as_dict()
+    reason = refusal(tmp_path, PLAIN, "gpus=7").said.as_dict()
     assert (reason["code"], reason["gpus"]) == ("configs.accumulation_does_not_divide", 7)
 
 
 def test_set_takes_our_own_words_beside_train_pys(tmp_path: Path) -> None:
-    reading = read(tmp_path, "", "checkpointing=full", "optimizer=adam8bit", "seq_len=512", "layers=6")
+    reading = read(tmp_path, PLAIN, "checkpointing=full", "optimizer=adam8bit", "seq_len=512", "layers=6")
 
     assert (reading.training.checkpointing, reading.training.optimizer) == ("full", "adam8bit")
     assert (reading.training.sequence_tokens, reading.model.positions) == (512, 512)

@@ -110,6 +110,8 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
     Our own names are allowed too; `gpus` is torchrun's world size, which divides the accumulation.
     """
     found = _found(path)
+    if not found.lines:
+        raise BadInput(say("configs.sets_nothing", file=path.name))
     own = _override(overrides, found)
     where = {key: f"{path} line {line}" for key, line in found.lines.items()}
     for key in DEFAULTS:
