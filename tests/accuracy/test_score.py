@@ -258,6 +258,40 @@ def test_a_measurement_that_is_none_is_not_scored(column: str, value: str) -> No
     assert error is None
 
 
+@pytest.mark.parametrize("value", ["-3", "nan", "inf", "0", "1e308", "many"])
+@pytest.mark.parametrize("column", ["peak_mem_gib", "tokens_per_s_per_gpu", "mfu"])
+def test_a_measurement_that_cannot_be_is_named_and_not_counted(
+    column: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.csv"
+    runs = a_table(tmp_path / "runs.csv", {**ROW, column: value})
+    _, answer = scored(capsys, str(runs), "--rows", str(out))
+
+    said = f"{column} is '{value}'"
+    assert answer["data"]["skipped"] == {said: 1}
+    assert answer["data"]["skipped_codes"][0]["reason"]["code"] == "accuracy.column_is"
+    assert answer["data"]["fits"]["tried"] == (column != "peak_mem_gib")
+    assert said in out.read_text(encoding="utf-8")
+
+
+def test_utilization_is_a_share_and_an_id_counts_once() -> None:
+    found = report(score([ROW, {**ROW, "peak_mem_gib": "99"}, {**ROW, "id": "", "mfu": "5"}]))
+
+    assert found.mfu_tried == 1
+    assert found.fits_tried == 2
+    assert {str(reason): n for reason, n in found.skipped} == {"id 'me-1' repeated": 1, "mfu is '5'": 1}
+
+
+def test_a_fraction_is_no_size_and_is_named_where_the_row_can_do_without() -> None:
+    (one,) = score([{**ROW, "micro_batch_per_gpu": "2.5"}])
+    (other,) = score([{**ROW, "vocab": "50304.4", "seq_len": "1024.0"}])
+
+    assert str(one.skipped_because) == "micro_batch_per_gpu is '2.5'"
+    assert other.run is not None
+    assert (other.run.model.vocab, other.run.training.sequence_tokens) == (50304, 1024)
+    assert [str(each) for each in other.run.fallbacks] == ["vocab '50304.4' read as 50,304"]
+
+
 @pytest.mark.parametrize("big", ["999999999999", "100000000000000"])
 def test_a_monstrous_shape_gets_an_answer_and_no_overflow(big: str) -> None:
     (one,) = score([{**ROW, "d_model": big, "n_head": "1", "n_layer": big, "seq_len": big}])

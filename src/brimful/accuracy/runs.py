@@ -66,10 +66,13 @@ class _Reader:
     def integer(self, column: str, fallback: int | None = None) -> int:
         text = self.text(column).replace(",", "")
         try:
-            value = round(float(text)) if len(text) < 20 else 0
+            said = float(text) if len(text) < 20 else 0.0
+            value = round(said)
         except (ValueError, OverflowError):
-            value = 0
-        if 0 < value < 10**15:
+            said, value = 0.0, 0
+        if 0 < value < 10**15 and (value == said or fallback is not None):
+            if value != said:
+                self.assume(column, value)
             return value
         if fallback is None:
             if not text:

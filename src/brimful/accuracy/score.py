@@ -15,6 +15,7 @@ from brimful.errors import BadInput, Said
 from brimful.fit.count import parameters
 from brimful.fit.fit import estimate
 from brimful.fit.roofline import NODE_GPUS
+from brimful.language import Quoted, say
 from brimful.specs.estimate import Estimate, Interval
 from brimful.units import GIB
 
@@ -38,6 +39,7 @@ class Scored:
     false_fit: bool = False
     rate_error: float | None = None  # relative, tokens per second and GPU
     mfu_error: float | None = None  # in points, 0-1
+    set_aside: tuple[Said, ...] = ()  # measurements that cannot be, and are not scored
 
     @property
     def multi_node(self) -> bool:
@@ -49,7 +51,17 @@ Quality = Mapping[str, Mapping[str, str]]  # id -> its row in the quality table
 
 def score(rows: Iterable[Row], quality: Quality | None = None) -> list[Scored]:
     """Predict every row. With a quality table only the tests it marks count; else all that a row supports."""
-    return [_scored(row, None if quality is None else quality.get(row_id(row), {})) for row in rows]
+    found: list[Scored] = []
+    seen: set[str] = set()
+    for row in rows:
+        name = row_id(row)
+        if name and name in seen:
+            again = say("accuracy.id_again", id=Quoted(name[:40]))
+            found.append(Scored(row=row, source=name.split("-")[0], skipped_because=again))
+            continue
+        seen.add(name)
+        found.append(_scored(row, None if quality is None else quality.get(name, {})))
+    return found
 
 
 def row_id(row: Row) -> str:
@@ -68,11 +80,15 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
         return Scored(row=row, source=source, skipped_because=reason.said)
     strict = "memory" if marks is None else marks.get("strict_test", "")
     measured_rate = _number(row.get("tokens_per_s_per_gpu"))
-    timed = measured_rate is not None and (marks is None or marks.get("throughput_test") == "yes")
+    counts = marks is None or marks.get("throughput_test") == "yes"
+    timed = measured_rate is not None and counts
     rate = answer.speed.tokens_per_s.likely / run.training.gpus
-    mfu = _number(row.get("mfu"))
+    mfu = _number(row.get("mfu"), most=1)
     kind = row.get("mem_kind", "")
-    judged = strict in ("memory", "boolean") and kind in (*COUNTERS, "fits", "oom")
+    peak_aside = _set_aside(row, "peak_mem_gib", 1e18) if kind in COUNTERS and strict else ()
+    rate_aside = _set_aside(row, "tokens_per_s_per_gpu", 1e18) if counts else ()
+    mfu_aside = _set_aside(row, "mfu", 1) if counts else ()
+    judged = strict in ("memory", "boolean") and kind in (*COUNTERS, "fits", "oom") and not peak_aside
     fits = answer.fits == (kind != "oom") if judged else None
     return Scored(
         row=row,
@@ -85,6 +101,7 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
         false_fit=fits is False and answer.fits,
         rate_error=rate / measured_rate - 1 if timed and measured_rate else None,
         mfu_error=answer.speed.mfu.likely - mfu if timed and mfu is not None else None,
+        set_aside=(*peak_aside, *rate_aside, *mfu_aside),
     )
 
 
@@ -114,12 +131,20 @@ def _memory_error(row: Row, predicted: float | None) -> float | None:
     return predicted / (measured * GIB) - 1
 
 
-def _number(text: str | None) -> float | None:
+def _set_aside(row: Row, column: str, most: float) -> tuple[Said, ...]:
+    """Why a measurement that was given is not one; nothing for an empty cell."""
+    text = (row.get(column) or "").strip()
+    if not text or _number(text, most=most) is not None:
+        return ()
+    return (say("accuracy.column_is", column=column, value=Quoted(text[:30])),)
+
+
+def _number(text: str | None, *, most: float = 1e18) -> float | None:
     try:
         value = float(text or "")
     except ValueError:
         return None
-    return value if 0 < value < 1e18 else None
+    return value if 0 < value <= most else None
 
 
 # -- summing up --------------------------------------------------------------------------------------------
@@ -176,9 +201,9 @@ class Report:
 
 
 def report(scored: list[Scored]) -> Report:
-    reasons = {str(each.skipped_because): each.skipped_because for each in scored}
-    counts = Counter(str(each.skipped_because) for each in scored if each.skipped_because)
-    skipped = [(reason, n) for text, n in counts.most_common() if (reason := reasons[text])]
+    all_reasons = [reason for each in scored for reason in (each.skipped_because, *each.set_aside) if reason]
+    reasons = {str(reason): reason for reason in all_reasons}
+    skipped = [(reasons[text], n) for text, n in Counter(map(str, all_reasons)).most_common()]
     tried = [each for each in scored if each.fits_right is not None]
     points = [each.mfu_error for each in scored if each.mfu_error is not None]
     return Report(

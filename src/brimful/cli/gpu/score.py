@@ -69,6 +69,8 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
     writer.writeheader()
     for each in scored:
         line: dict[str, object] = {"id": each.row["id"], "skipped_because": each.skipped_because}
+        if each.set_aside:
+            line["skipped_because"] = "; ".join(map(str, each.set_aside))
         if each.estimate is not None and each.run is not None:
             memory, speed = each.estimate.memory, each.estimate.speed
             line |= {
