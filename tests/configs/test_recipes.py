@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -323,6 +324,43 @@ def test_litgpts_train_is_a_mapping(tmp_path: Path, train: str) -> None:
     path = a_file(tmp_path, "x.yaml", f"model_name: Llama-3.2-1B\ntrain: {train}\n")
     with refuses(BadInput, "configs.in_file", "x.yaml: train"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said", "ours"),
+    [
+        (LITGPT, "train.micro_batch_size=8", {"batch_size": 8, "accumulation": 1}),
+        (LITGPT, "micro_batch_size=4", {"batch_size": 4, "accumulation": 2}),
+        (LITGPT, "train.micro_batch_size=None", {"batch_size": 1, "accumulation": 8}),
+        (LITGPT, "train.max_seq_length=128", {"sequence_tokens": 128, "loss_chunks": 1}),
+        (LITGPT, "lora_mlp=true", {"targets": 5}),
+        (TORCHTUNE, "tokenizer.max_seq_len=1024", {"sequence_tokens": 1024}),
+        (TORCHTUNE, "max_seq_len=1024", {"sequence_tokens": 1024}),
+        (TORCHTUNE, "model.lora_rank=4", {"rank": 4}),
+    ],
+)
+def test_set_takes_the_paths_of_the_recipe(
+    tmp_path: Path, recipe: str, said: str, ours: dict[str, object]
+) -> None:
+    path = a_file(tmp_path, "x.yaml", recipe)
+    was, found = read(path).training, read(path, overrides=[said]).training
+
+    assert {name: getattr(found, name) for name in ours} == ours
+    assert replace(found, **{name: getattr(was, name) for name in ours}) == was
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (TORCHTUNE, "_component_=x"),  # of the model, the optimizer and the loss
+        (TORCHTUNE, "train.micro_batch_size=4"),
+        (TORCHTUNE, "checkpoint_dir=x"),  # LitGPT's
+        (LITGPT, "train.no_such_line=4"),
+    ],
+)
+def test_set_refuses_what_the_recipe_does_not_read(tmp_path: Path, recipe: str, said: str) -> None:
+    with refuses(BadInput, "configs.set_unknown"):
+        read(a_file(tmp_path, "x.yaml", recipe), overrides=[said])
 
 
 def test_a_sharded_or_fully_trained_model_stays_in_fp32(tmp_path: Path) -> None:

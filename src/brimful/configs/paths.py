@@ -27,11 +27,13 @@ class Settings:
     found: Mapping[str, Any]
     overruled: Collection[str] = ()  # keys given on the command line: their value in the file does not matter
     asked: list[str] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)  # every path that was looked up
     unread: list[str] = field(default_factory=list)
     defaults: dict[str, int] = field(default_factory=dict)
 
     def at(self, path: str, default: Any = None) -> Any:  # noqa: ANN401 - whatever the file holds
         """The value at the path; the default if it is missing or empty."""
+        self.looked.append(path)
         found: Any = self.found
         for name in path.split("."):
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -81,6 +83,15 @@ class Settings:
             if where is not None and path not in self.asked:
                 said.append(say("configs.ignored_elsewhere", path=path[:80], who=who, where=where))
         return said[:_MAX_TOLD]
+
+
+def with_value(found: Mapping[str, Any], path: str, value: object) -> Mapping[str, Any]:
+    """A copy with another value at the path."""
+    name, _, rest = path.partition(".")
+    if not rest:
+        return {**found, name: value}
+    below = found.get(name)
+    return {**found, name: with_value(below if isinstance(below, Mapping) else {}, rest, value)}
 
 
 def paths(found: Mapping[str, Any]) -> Iterator[str]:

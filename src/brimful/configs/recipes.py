@@ -18,10 +18,10 @@ from typing import Any
 
 from brimful.configs.files import read_config
 from brimful.configs.flags import read_flags
-from brimful.configs.paths import Settings
+from brimful.configs.paths import Settings, with_value
 from brimful.configs.plain import read_plain
 from brimful.configs.reading import Reading
-from brimful.configs.settings import own_word, parse_sets
+from brimful.configs.settings import own_word, parse_sets, unknown_key
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 
@@ -39,10 +39,17 @@ _CHUNKS = 8  # num_output_chunks, torchtune's default
 def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
     """The reading of a recipe; None if the file is not one of theirs."""
     found = _toml(path) if path.suffix.lower() == ".toml" else read_plain(path)
-    overruled = parse_sets(overrides)
-    file = Settings(path.name, found, {own_word(key) or key for key in overruled})
+    sets = parse_sets(overrides)
+    overruled = {key: value for key, value in sets.items() if own_word(key)}
+    theirs = {key: value for key, value in sets.items() if key not in overruled}
+    ours = {own_word(key) or key for key in overruled}
     for title, words_of in _RECIPES.items():
-        if (recipe := words_of(file)) is not None:
+        file = Settings(path.name, found, ours)
+        recipe = words_of(file)
+        if recipe is not None and theirs:
+            file = Settings(path.name, _changed(file, theirs), ours)
+            recipe = words_of(file)
+        if recipe is not None:
             model, words = recipe
             said = {key: value for key, value in words.items() if value is not None}
             reading = read_flags(model, _spread({**said, **overruled}))
@@ -51,6 +58,19 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
     if path.suffix.lower() == ".toml":
         raise BadInput(say("configs.not_torchtitan", name=path.name))
     return None
+
+
+def _changed(file: Settings, theirs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file with other values at its own paths; a plain name will do where only one path ends in it."""
+    found, known = file.found, dict.fromkeys(file.looked)
+    for key, value in theirs.items():
+        ends = [path for path in known if path == key] or [
+            path for path in known if path.rpartition(".")[2] == key
+        ]
+        if len(ends) != 1:
+            raise unknown_key(key, known)
+        found = with_value(found, ends[0], value)
+    return found
 
 
 def _spread(said: Words) -> Words:
