@@ -111,3 +111,11 @@ def test_a_range_that_runs_backwards_is_told_the_way_round(text: str) -> None:
     with refuses(BadInput, "fit.range_backwards", text) as caught:
         parse_range(text, "batch_size")
     assert "1:4096" in caught.value.hint, "to be copied: without a thousands separator"
+
+
+def test_a_range_of_too_many_values_is_told_a_step_that_can_be_pasted() -> None:
+    with refuses(BadInput, "fit.too_many_values") as caught:
+        parse_range("256:1024", "seq_len")
+    step = caught.value.hint.split()[-1]
+    assert step == "256:1024:2"
+    assert parse_range(step, "seq_len")[-1] == 1024

@@ -128,9 +128,9 @@ def parse_range(text: str, swept: Swept) -> list[int]:
                 text=text,
                 values=Number(len(values)),
                 most=_MOST_POINTS,
-                first=first,
-                last=last,
-                least=least,
+                first=Plain(first),
+                last=Plain(last),
+                least=Plain(least),
             )
         )
     return list(values)
