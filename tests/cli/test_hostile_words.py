@@ -119,6 +119,7 @@ FORGED = "x\nFITS  anything (0.1 M parameters)\r\tMARKED\u2028FITS\x85FITS"
         ["fit", "config.json", "--gpu", "all"],
         ["sweep", "config.json", "--gpu", "rtx-4070", "--batch-size", "1:4"],
         ["sweep", "config.json", "--gpu", "rtx-4070", "--batch-size", "1:4", "--seq-len", "64,128"],
+        ["claims", "config.json", "--gpu", "rtx-4070"],
         ["fit", f"{FORGED}.json", "--gpu", "rtx-4070"],
         ["market", "clear", "book.json"],
         ["market", "clear", f"{FORGED}.json"],

@@ -20,6 +20,7 @@ from brimful.diagnose.claims.reading import language_of, repaired
 from brimful.diagnose.explain import printable
 from brimful.errors import BadInput
 from brimful.language import choose, say, told, tongue
+from brimful.language.printable import one_line
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
@@ -78,7 +79,7 @@ def _case(args: argparse.Namespace) -> Case | None:
 
 def _all(case: Case) -> Answer:
     """Every claim brimful knows, checked on this config."""
-    head, others = f"{case.reading.model.name}, {case.gpu.title}", case.now().others
+    head, others = one_line(f"{case.reading.model.name}, {case.gpu.title}"), case.now().others
     titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
     judged = judge_all(case)
     data = {"claims": [one.as_dict(tongue()) for one in judged]}
