@@ -69,6 +69,7 @@ class Answer:
             "fixes": list(self.fixes),
             "quote": self.quote,
             "says": [spoken.text(one) for one in self.says],
+            "says_codes": [one.as_dict() for one in self.says],
             "change": [spoken.text(one) for one in self.changes],
         }
 

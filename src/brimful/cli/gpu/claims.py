@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
         "language": tongue().code,
         "other_programs": case.now().others.as_dict() if case else None,
         "summary": [told(line) for line in found.summary],
+        "summary_codes": [line.as_dict() for line in found.summary],
         "settings": found.settings,
         "claims": [one.as_dict(tongue()) for one in found.claims],
     }

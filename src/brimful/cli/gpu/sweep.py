@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
         "other_programs": others.as_dict(),
         **as_dict(done),
         "says": says,
+        "says_codes": [sentence.as_dict() for sentence in done.says()],
         "plot": args.plot,
     }
     below = map(paragraph, (*says, *assumed_notes(others)))
