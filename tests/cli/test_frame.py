@@ -162,6 +162,8 @@ def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[s
         (["fti"], "fit"),
         (["shwo", "job-1"], "job show"),
         (["drain", "local-0"], "fleet drain"),
+        (["clear"], "market clear"),  # spelled like `admin clean`, which is one keystroke away
+        (["clean"], "admin clean"),
     ):
         assert main(words) == BAD_INPUT
         assert did_you_mean(meant) in capsys.readouterr().err

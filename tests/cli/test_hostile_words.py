@@ -13,7 +13,9 @@ import pytest
 from brimful.cli import render
 from brimful.cli.fleet import job
 from brimful.cli.main import main
+from tests.accuracy.test_score import ROW, a_table
 
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 ESCAPE = "\x1b[2J\u202e\x9b1m"
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -104,3 +106,41 @@ def test_the_log_of_a_job_cannot_harm_a_terminal_and_reaches_a_pipe_as_it_came(
     assert (out == kept + attacks) == (not tty)
     if tty:
         assert not set(out.removeprefix(kept)) & set("\x1b\x07\x9b\u202e\x08")
+
+
+FORGED = "x\nFITS  anything (0.1 M parameters)\r\tMARKED\u2028FITS\x85FITS"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["fit", "config.json", "--gpu", "rtx-4070"],
+        ["fit", "config.json", "--gpu", "rtx-4070", "--compare", "batch_size=2"],
+        ["fit", "config.json", "--gpu", "all"],
+        ["sweep", "config.json", "--gpu", "rtx-4070", "--batch-size", "1:4"],
+        ["sweep", "config.json", "--gpu", "rtx-4070", "--batch-size", "1:4", "--seq-len", "64,128"],
+        ["claims", "config.json", "--gpu", "rtx-4070"],
+        ["fit", f"{FORGED}.json", "--gpu", "rtx-4070"],
+        ["market", "clear", "book.json"],
+        ["market", "clear", f"{FORGED}.json"],
+        ["runs", "score", "runs.csv"],
+    ],
+    ids=ascii,
+)
+def test_no_name_in_a_file_starts_a_line_of_ours(
+    typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shape = {"n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 128, "n_positions": 128}
+    Path("config.json").write_text(json.dumps({"model_type": FORGED, **shape}))
+    book = json.loads((EXAMPLES / "book.json").read_text())
+    book["pool"] = FORGED
+    for bid in book["bids"]:
+        bid["bid"] += FORGED
+    Path("book.json").write_text(json.dumps(book))
+    a_table(Path("runs.csv"), {**ROW, "id": f"{FORGED}-1"})
+    main(typed)
+    shown = "".join(capsys.readouterr())
+    assert "MARKED" in shown
+    verdicts = [line for line in shown.splitlines() if line.lstrip().startswith(("MARKED", "FITS"))]
+    assert not [line for line in verdicts if "x\N{REPLACEMENT CHARACTER}FITS" not in line]

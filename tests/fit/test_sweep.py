@@ -61,6 +61,13 @@ def test_the_largest_that_fits_is_the_one_fit_finds(other_mib: int) -> None:
     assert done.largest == fit_reading(FINEWEB, gpu, other_mib * MIB, correction=None).largest_batch
 
 
+@pytest.mark.parametrize(("last", "code"), [(4, "fit.all_fit"), (64, "fit.largest_fits")])
+def test_a_range_that_ends_before_the_memory_is_not_told_as_a_limit(last: int, code: str) -> None:
+    done = sweep(FINEWEB, find_gpu("rtx-4070"), "batch_size", range(1, last + 1), correction=None)
+    assert done.says()[0].code == code
+    assert (done.largest == last) == (code == "fit.all_fit")
+
+
 def test_parts_sum_to_the_whole_and_none_is_nameless() -> None:
     for card in CARDS:
         for point in sweep(FINEWEB, find_gpu(card), "batch_size", range(1, 33), correction=None).points:
@@ -111,3 +118,11 @@ def test_a_range_that_runs_backwards_is_told_the_way_round(text: str) -> None:
     with refuses(BadInput, "fit.range_backwards", text) as caught:
         parse_range(text, "batch_size")
     assert "1:4096" in caught.value.hint, "to be copied: without a thousands separator"
+
+
+def test_a_range_of_too_many_values_is_told_a_step_that_can_be_pasted() -> None:
+    with refuses(BadInput, "fit.too_many_values") as caught:
+        parse_range("256:1024", "seq_len")
+    step = caught.value.hint.split()[-1]
+    assert step == "256:1024:2"
+    assert parse_range(step, "seq_len")[-1] == 1024

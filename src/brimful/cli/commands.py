@@ -138,7 +138,7 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
     all_names = (name for name in reversed(COMMANDS) if name.startswith(group and f"{group} "))
     names = {name.rpartition(" ")[2]: name for name in all_names}
     names |= {} if group else dict(zip(GROUPS, GROUPS, strict=True))
-    near = similar(word, names)
+    near = [word] if word in names else similar(word, names)
     is_id = group == "job" and word[-1:].isdigit()
     meant = names[near[0]] if near else f"job show {word[:60]}" if is_id else ""
     meant = meant if group else MEANT.get(word, meant)

@@ -12,7 +12,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from brimful.language import told, words
-from brimful.language.printable import printable
+from brimful.language.printable import one_line, printable
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -61,8 +61,8 @@ def bar(frac: float, width: int = 24) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns as wide as their widest cell; those in `right` are right-aligned."""
-    cells = [list(header), *[list(row) for row in rows]]
+    """Columns as wide as their widest cell, each row on one line; those in `right` are right-aligned."""
+    cells = [list(map(one_line, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:

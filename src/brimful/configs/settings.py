@@ -16,7 +16,7 @@ from brimful.configs.literals import Unreadable, Value, evaluate
 from brimful.configs.reading import OWN, Reading
 from brimful.configs.words import CHOICES, choose, refuse_slip, word_not_known
 from brimful.errors import BadInput
-from brimful.language import Quoted, Sentence, either, say
+from brimful.language import Plain, Quoted, Sentence, either, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.model import Images, Model
@@ -275,7 +275,9 @@ def _check_split(now: Now) -> None:
         wanted = (
             say("configs.multiple_of", split=split) if gpus % split else say("configs.at_least", low=held)
         )
-        raise BadInput(say("configs.split_takes_gpus", parts=parts, wanted=wanted, gpus=gpus, enough=enough))
+        raise BadInput(
+            say("configs.split_takes_gpus", parts=parts, wanted=wanted, gpus=gpus, enough=Plain(enough))
+        )
     if now["fp8_inputs"] and not now["fp8"]:
         raise BadInput(say("configs.fp8_inputs_without_fp8"))
     if now["in_backward"] and now["accumulation"] > 1:

@@ -69,6 +69,7 @@ class Answer:
             "fixes": list(self.fixes),
             "quote": self.quote,
             "says": [spoken.text(one) for one in self.says],
+            "says_codes": [one.as_dict() for one in self.says],
             "change": [spoken.text(one) for one in self.changes],
         }
 
@@ -158,7 +159,7 @@ def _of_data_time(text: str) -> Answer | None:
     longest = max(times, key=lambda each: float(each[2]))[0].strip()
     evidence = (
         say("causes.data_time", frac=Percent(data_s / step_s)),
-        say("causes.it_says", line=longest[:400]),
+        say("causes.it_says", line=" ".join(longest[:400].split())),
     )
     return Answer(cause="input_starved", certain=False, evidence=evidence, quote=longest)
 
@@ -251,7 +252,7 @@ def _printed_numbers(text: str, match: re.Match[str]) -> list[Sentence]:
         *(each.strip() for each in lines if re.search(r"\d", each) and each.strip() not in sized),
     ]
     told = (each if len(each) <= 400 else f"{each[:400]} …" for each in (line, *others[:_LINES_SHOWN]))
-    shown = [say("causes.it_says", line=each) for each in told]
+    shown = [say("causes.it_says", line=" ".join(each.split())) for each in told]
     if byte := re.search(r"\b(\d[\d,]{6,18}) ?(?:bytes|B\b)|(?:size|buffer)\D{1,8}(\d{7,15})\b", line):
         shown.append(say("causes.that_is", size=Size(int((byte[1] or byte[2]).replace(",", "")))))
     if (part := part_of(line)) is not None:

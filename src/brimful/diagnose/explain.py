@@ -60,8 +60,11 @@ class Explanation:
     missing: tuple[Sentence, ...] = ()
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
-        def as_dicts(sentences: tuple[Sentence, ...]) -> list[dict[str, str]]:
-            return [{"code": finding(each), "text": spoken.text(each)} for each in sentences]
+        def as_dicts(sentences: tuple[Sentence, ...]) -> list[dict[str, Any]]:
+            return [
+                {"code": finding(each), "text": spoken.text(each), "reason": each.as_dict()}
+                for each in sentences
+            ]
 
         return {
             "kind": self.kind,

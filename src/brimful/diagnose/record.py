@@ -23,7 +23,7 @@ from brimful.configs.reading import Reading, own_lines
 from brimful.errors import BadInput, Refused
 from brimful.files import write_whole
 from brimful.fit.count import parameters
-from brimful.language import Number, Sentence, Several, say
+from brimful.language import Number, Plain, Sentence, Several, say
 from brimful.language.failures import os_errors_as
 from brimful.meter.samples import EndSample, RunSample, Sample, StepSample
 from brimful.specs.gpu import Gpu
@@ -107,7 +107,7 @@ def _agree(run: RunSample, steps: Sequence[StepSample], training: Training) -> N
         said = say("accuracy.other_tokens", each=Number(each), shown=shown)
         raise Refused(said, code="another_config")
     if run.world != training.gpus:
-        raise Refused(say("accuracy.other_gpus", gpus=training.gpus, world=run.world))
+        raise Refused(say("accuracy.other_gpus", gpus=training.gpus, world=Plain(run.world)))
 
 
 def _peaks(steps: Sequence[StepSample], end: EndSample | None) -> Iterator[tuple[str, int | None]]:

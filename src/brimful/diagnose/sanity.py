@@ -37,8 +37,8 @@ class Check:
     why: Sentence
 
     def as_dict(self, spoken: Language | None = None) -> dict[str, Any]:
-        why = (spoken or language("en")).text(self.why)
-        return {**{name: getattr(self, name) for name in self.__slots__}, "why": why}
+        why = {"why": (spoken or language("en")).text(self.why), "reason": self.why.as_dict()}
+        return {**{name: getattr(self, name) for name in self.__slots__}, **why}
 
 
 def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False) -> Check:

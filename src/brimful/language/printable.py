@@ -23,6 +23,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in together else MARK for c in text)
 
 
+# What starts another line, or moves on along it: for `str.splitlines`, a terminal or a log viewer.
+_BREAK = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+
+
+def one_line(text: str) -> str:
+    """With a mark for every line break and tab, so that a name cannot start a line that looks like ours."""
+    return text if text.isprintable() else _BREAK.sub(MARK, text)
+
+
 # What a log may do to a terminal: end a line, return to its start, colour text, erase the rest of it.
 # Not: move around the screen, set titles, write to the clipboard, or make the terminal type an answer.
 HARMLESS = re.compile(r"([\n\r\t]|\x1b\[[0-9;:]*m|\x1b\[[012]?K)")

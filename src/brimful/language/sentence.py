@@ -14,6 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from brimful.language.catalog import is_held
+from brimful.language.printable import one_line
 
 if TYPE_CHECKING:
     from brimful.language.spoken import Language
@@ -161,7 +162,8 @@ class Several(Value):
     between: str = ", "
 
     def text(self, tongue: Language) -> str:
-        return tongue.joint(self.between).join(tongue.text(part) for part in self.parts)
+        parts = (one_line(part) if isinstance(part, str) else tongue.text(part) for part in self.parts)
+        return tongue.joint(self.between).join(parts)
 
     def plain(self) -> list[Any]:
         return [plain_value(part) for part in self.parts]

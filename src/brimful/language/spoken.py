@@ -10,8 +10,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 from brimful.language.catalog import Template, language_of_locale, template
-from brimful.language.printable import printable
-from brimful.language.sentence import Value, plain_value, say
+from brimful.language.printable import one_line, printable
+from brimful.language.sentence import Sentence, Several, Value, plain_value, say
 from brimful.units import GIB, KIB, MIB, MICROUSD, show_seconds, show_usd
 
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain space
@@ -98,7 +98,8 @@ class _Shown(str):
     _count: Callable[[str], str]
 
     def __new__(cls, tongue: Language, value: object) -> _Shown:
-        shown = super().__new__(cls, tongue.text(value))
+        text = tongue.text(value)  # a sentence keeps the line breaks of its catalog
+        shown = super().__new__(cls, text if isinstance(value, Sentence | Several) else one_line(text))
         shown._count = lambda noun: tongue.sentence(f"units.{noun}", {"n": value})
         return shown
 

@@ -20,6 +20,7 @@ from brimful.diagnose.claims.reading import language_of, repaired
 from brimful.diagnose.explain import printable
 from brimful.errors import BadInput
 from brimful.language import choose, say, told, tongue
+from brimful.language.printable import one_line
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> Answer:
         "language": tongue().code,
         "other_programs": case.now().others.as_dict() if case else None,
         "summary": [told(line) for line in found.summary],
+        "summary_codes": [line.as_dict() for line in found.summary],
         "settings": found.settings,
         "claims": [one.as_dict(tongue()) for one in found.claims],
     }
@@ -80,7 +82,7 @@ def _case(args: argparse.Namespace) -> Case | None:
 
 def _all(case: Case) -> Answer:
     """Every claim brimful knows, checked on this config."""
-    head, others = f"{case.reading.model.name}, {case.gpu.title}", case.now().others
+    head, others = one_line(f"{case.reading.model.name}, {case.gpu.title}"), case.now().others
     titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
     judged = judge_all(case)
     data = {"claims": [one.as_dict(tongue()) for one in judged]}

@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> Answer:
         "cannot_tell": cause is None and not any(one.says for one in found),
     }
     if not found and not cause:
-        data["missing"] = missing = [words("gpu.explain_nothing_known"), words("gpu.explain_give_all")]
+        missing = (say("gpu.explain_nothing_known"), say("gpu.explain_give_all"))
+        data["missing"] = [tongue().text(each) for each in missing]
+        data["missing_codes"] = [each.as_dict() for each in missing]
         return Answer(data, "\n".join(map(paragraph, missing)), NO)
     shown = [*([_answered(cause)] if cause else []), *([_shown(found)] if found else [])]
     answered = _in_ten_lines(_answered(cause), found) if asked and cause else "\n\n".join(shown)

@@ -21,7 +21,7 @@ from brimful.diagnose.sanity import Check, check_mfu, check_peak, check_rate
 from brimful.errors import BadInput, Refused
 from brimful.fit.count import parameters
 from brimful.fit.fit import fit_reading, predictor
-from brimful.language import Plain, Size, say, told, tongue, words
+from brimful.language import Plain, Sentence, Size, say, told, tongue, words
 from brimful.specs.estimate import Estimate, Fix
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -199,7 +199,7 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     If it does not fit, brimful's own fix is the last row.
     """
 
-    compared = [(words("gpu.as_it_is"), reading)]
+    compared: list[tuple[Sentence | str, Reading]] = [(say("gpu.as_it_is"), reading)]
     for what in args.compare:
         if "=" in what:
             # 'a=1,b=(2,3)' is a=1 and b=(2,3): a comma separates words only if a new key follows.
@@ -212,11 +212,16 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     rows += [(name, r, _fit(args, r, gpu)) for name, r in own]
     data = {
         "compared": [
-            {"name": name, "effective_batch": r.training.effective_batch, **answer.as_dict()}
+            {
+                "name": told(name),
+                "name_code": name.as_dict() if isinstance(name, Sentence) else None,
+                "effective_batch": r.training.effective_batch,
+                **answer.as_dict(),
+            }
             for name, r, answer in rows
         ]
     }
-    text = compare_text(rows, gpu)
+    text = compare_text([(told(name), r, answer) for name, r, answer in rows], gpu)
     if args.correction is not None:
         text += "\n\n" + told(args.correction.note(gpu.name))
     return Answer(data, text)
@@ -226,12 +231,12 @@ def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
     return fit_reading(reading, gpu, other_bytes(args), correction=args.correction)
 
 
-def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[str, Reading]]:
+def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[Sentence, Reading]]:
     best = next((fix for fix in answer.fixes if fix.fits), None)
     if best is None or best.training in others:
         return []
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
-    name = words("gpu.own_fix", change=said)
+    name = say("gpu.own_fix", change=said)
     return [(name, replace(reading, training=best.training))]
 
 

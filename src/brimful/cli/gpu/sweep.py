@@ -15,6 +15,7 @@ from brimful.diagnose.advice import assumed_notes
 from brimful.errors import BadInput
 from brimful.fit.advice.sweep import TITLES, Point, Sweep, Swept, parse_range, sweep
 from brimful.language import Number, Percent, Size, say, told, tongue, words
+from brimful.language.printable import one_line
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful sweep --model gpt2 --gpu rtx-4070 --batch-size 1:16
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer:
     if swept == "seq_len" and args.model is not None:  # a config's own position table grows with its length
         read(None, model=args.model, overrides=[*overrides, f"seq_len={max(values)}"])
     done = sweep(reading, gpu, swept, values, other_bytes(args), correction=own_correction())
-    title = f"{reading.model.name}, {gpu.title}"
+    title = one_line(f"{reading.model.name}, {gpu.title}")
     if args.plot is not None:
         from brimful.cli.gpu.sweep_plot import write_plot
 
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
         "other_programs": others.as_dict(),
         **as_dict(done),
         "says": says,
+        "says_codes": [sentence.as_dict() for sentence in done.says()],
         "plot": args.plot,
     }
     below = map(paragraph, (*says, *assumed_notes(others)))

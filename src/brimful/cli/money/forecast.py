@@ -14,7 +14,7 @@ from brimful.client.client import Client
 from brimful.client.price_answers import BidChanceAnswer, ChanceScoreAnswer, ForecastAnswer, PoolChancesAnswer
 from brimful.errors import BadInput, NotFound
 from brimful.language import Number, Percent, Quoted, Seconds, Usd, say, told, words
-from brimful.language.printable import all_printable
+from brimful.language.printable import all_printable, one_line
 from brimful.market.forecast import (
     Band,
     LoadForecaster,
@@ -129,6 +129,7 @@ def _percent(share: float | None) -> str:
 
 
 def _load_text(name: str, bands: Sequence[Band], known_hours: int, gpus: int | None) -> str:
+    name = one_line(name)
     if not bands:
         return f"{name}\n  " + words("money.record_too_short", hours=known_hours)
     most = max([band.high for band in bands] + [gpus or 0]) or 1

@@ -12,6 +12,7 @@ from brimful.cli.render import bar, paint, paragraph, table
 from brimful.errors import BadInput
 from brimful.language import Percent, Several, Size, Usd, count, figures, say, told, words
 from brimful.language.failures import os_errors_as
+from brimful.language.printable import one_line
 from brimful.market import auction
 from brimful.market.auction import Cleared
 from brimful.market.bid import Book
@@ -142,7 +143,7 @@ def _shown(book: Book, cleared: Cleared) -> str:
     price = words("money.per_gpu_hour", price=Usd(cleared.price))
     used = words("money.used", used=cleared.units, gpus=count("gpu", book.units))
     full = bar(cleared.units / book.units, 16)
-    lines = [f"{paint(cleared.pool, 'bold')}  {price}  {full}  {used}", "", _depth(cleared)]
+    lines = [f"{paint(one_line(cleared.pool), 'bold')}  {price}  {full}  {used}", "", _depth(cleared)]
     if cleared.losses:
         rows = [
             (

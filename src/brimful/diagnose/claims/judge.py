@@ -106,14 +106,17 @@ class Judgement:
         return {
             "claim": self.claim,
             "said": spoken.text(self.said),
+            "said_code": self.said.as_dict(),
             # Kept as it always was; programs should match the next one.
             "verdict": self.verdict.replace("_", " "),
             "verdict_code": self.verdict,
             "quotes": list(self.quotes),
             "denied": self.denied,
             "why": [spoken.text(one) for one in self.why],
+            "why_codes": [one.as_dict() for one in self.why],
             "effect": self.effect.as_dict() if self.effect else None,
             "published": [spoken.text(one) for one in self.published],
+            "published_codes": [one.as_dict() for one in self.published],
         }
 
 

@@ -53,6 +53,7 @@ class OnCard:
             "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
             "usd_per_million_tokens": self.usd_per_million,
             "why": spoken.text(self.why),
+            "reason": self.why.as_dict(),
         }
 
 

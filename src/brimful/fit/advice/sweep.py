@@ -128,9 +128,9 @@ def parse_range(text: str, swept: Swept) -> list[int]:
                 text=text,
                 values=Number(len(values)),
                 most=_MOST_POINTS,
-                first=first,
-                last=last,
-                least=least,
+                first=Plain(first),
+                last=Plain(last),
+                least=Plain(least),
             )
         )
     return list(values)
@@ -191,7 +191,8 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
     if sweep.largest is None:
         said = [say("fit.smallest_does_not_fit", **values)]
     else:
-        said = [say("fit.largest_fits", **values)]
+        whole = all(point.estimate.fits for point in sweep.points)  # then the range ended, not the memory
+        said = [say("fit.all_fit", **values) if whole else say("fit.largest_fits", **values)]
         if sweep.sure is None:
             said.append(say("fit.at_risk_from", name=sweep.swept, value=first.value))
         elif sweep.sure < sweep.largest:

@@ -143,6 +143,7 @@ def _claims(text: str, about: About, other_bytes: int | None, reread: Any) -> di
     judged = judge_paste(text, case, reread if case else None)
     return {
         "summary": [told(line) for line in judged.summary],
+        "summary_codes": [line.as_dict() for line in judged.summary],
         "settings": judged.settings,
         "claims": [one.as_dict(tongue()) for one in judged.claims],
     }

@@ -15,7 +15,7 @@ from brimful.fleet.events import ArraySubmitted, DeadlineAnswered, Event, JobSub
 from brimful.fleet.job import PRIORITIES, SHELL_ENV, Job, at_size, lacks_values
 from brimful.fleet.queues import Quota
 from brimful.fleet.state import Fleet
-from brimful.language import Quoted, Seconds, Usd, either, say
+from brimful.language import Plain, Quoted, Seconds, Usd, either, say
 from brimful.language.near import similar, slips_of
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.promise import Slot, answer, slot_of
@@ -299,7 +299,9 @@ def not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     if quota is None:
         return None
     if PRIORITIES[job.priority] < PRIORITIES[quota.top_priority]:
-        said = say("server.above_top_priority", queue=name, top=quota.top_priority, priority=job.priority)
+        said = say(
+            "server.above_top_priority", queue=name, top=Plain(quota.top_priority), priority=job.priority
+        )
         return Refused(said, code="above_limit")
     if quota.user_gpus is not None and job.gpus > quota.user_gpus:
         said = say("server.above_user_gpus", queue=name, gpus=job.gpus, most=quota.user_gpus)
