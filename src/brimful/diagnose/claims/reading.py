@@ -12,7 +12,7 @@ _MISREAD_AS = ("cp1252", "mac_roman", "cp850")
 _FRONT_MATTER = re.compile(r"\A\s*---\s*\n.*?\n---\s*\n", re.DOTALL)
 _MARKUP = re.compile(r"\*\*|`+|^\s*(?:[*+•-]|\d{1,2}[.)]|#{1,6})\s+", re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:[*+•>#-]|\d{1,2}[.)])\s")
-_CODE = re.compile(r"\s*#?\s*[\w.]{1,60}\s?[=:](?:\s|\S*\s+#)|\s*(?:export|pip|python)\s")
+_CODE = re.compile(r"\s*+(?:#\s*+)?[\w.]{1,60}\s?[=:](?:\s|\S*\s+#)|\s*+(?:export|pip|python)\s")
 _END = re.compile(r"(?<=[.!?…])(?<!\b\w\.)(?<!\s\d\.)\s+(?=[^\Wa-z_]|[¿¡«\"'(])")
 # Program output.
 _PRINTED = re.compile(
