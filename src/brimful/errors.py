@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 # The path itself is wrong: no disk will ever open it.
-WRONG_PATH = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+WRONG_PATH = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
 
 class Said(Protocol):

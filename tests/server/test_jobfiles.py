@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -203,7 +204,7 @@ def test_a_mark_at_the_front_and_line_ends_do_not_matter(tmp_path: Path) -> None
         read_job_file(path)
 
 
-def test_a_pipe_will_do_and_is_read_no_further_than_a_job_file_is_long(tmp_path: Path) -> None:
+def test_a_pipe_will_do_and_a_device_will_not() -> None:
     script = "#!/bin/sh\n#SBATCH --gpus=1\ntrue\n"
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as pipe:
@@ -212,8 +213,17 @@ def test_a_pipe_will_do_and_is_read_no_further_than_a_job_file_is_long(tmp_path:
         assert read_job_file(Path(f"/dev/fd/{reading}")).body["gpus"] == 1
     finally:
         os.close(reading)
-    with refuses(BadInput, "jobfile.too_large"):
+    with refuses(BadInput, "jobfile.cannot_read", {"code": "language.os_enxio"}):
         read_job_file(Path("/dev/zero"))
+
+
+def test_a_pipe_is_read_no_further_than_a_job_file_is_long() -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        assert endless.stdout is not None
+        with refuses(BadInput, "jobfile.too_large"):
+            read_job_file(Path(f"/dev/fd/{endless.stdout.fileno()}"))
+        endless.stdout.close()
+        endless.kill()
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:

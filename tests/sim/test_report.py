@@ -209,7 +209,7 @@ def test_a_fleet_file_says_what_a_word_cannot(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("x = [", ("sim.not_toml",)),
-        pytest.param("nodes = " + "[" * 3000 + "]" * 3000, ("sim.not_toml",), id="deep"),
+        pytest.param("nodes = " + "[" * 3000 + "]" * 3000, ("specs.toml_too_deep", 32), id="deep"),
         ("", ("sim.no_nodes_table",)),
         ("nodes = [1]", ("sim.no_nodes_table",)),
         ("[[nodes]]\ngpus = 0\n", ("sim.nodes_out_of_range", 1, 0)),

@@ -19,7 +19,8 @@ from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.plain_pickle import load_plain
 from brimful.allocator.settings import DIVISION_INTERVALS, Settings
 from brimful.errors import BadInput, BrimfulError, NotFound
-from brimful.language import Number, Quoted, Sentence, Size, say
+from brimful.files import read_given
+from brimful.language import Number, Quoted, Sentence, Size, os_words, say
 from brimful.units import GIB, MIB, integer_from_text
 
 MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
@@ -101,19 +102,20 @@ def read_snapshot(path: str | Path) -> Snapshot:
 
 
 def _read(path: Path, name: str) -> bytes:
+    def too_large(size: int) -> BadInput:
+        sizes = {"size": Size(size), "most": Size(MAX_FILE_BYTES)}
+        return BadInput(say("allocator.file_too_large", name=Quoted(name), **sizes))
+
     try:
-        if path.is_dir():
-            raise BadInput(say("allocator.folder", name=Quoted(name)))
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            most = Size(MAX_FILE_BYTES)
-            raise BadInput(say("allocator.file_too_large", name=Quoted(name), size=Size(size), most=most))
-        return path.read_bytes()
+        return read_given(path, most=MAX_FILE_BYTES, too_large=too_large)
+    except IsADirectoryError:
+        raise BadInput(say("allocator.folder", name=Quoted(name))) from None
     except FileNotFoundError:
         hint = say("allocator.how_to_record")
         raise NotFound(say("allocator.no_file", name=Quoted(name)), hint=hint) from None
     except (OSError, ValueError) as error:
-        raise BadInput(say("allocator.cannot_read", name=Quoted(name), error=error)) from error
+        why = os_words(error) if isinstance(error, OSError) else error
+        raise BadInput(say("allocator.cannot_read", name=Quoted(name), error=why)) from error
 
 
 def _unpacked(data: bytes, name: str) -> bytes:

@@ -15,13 +15,14 @@ from typing import Any
 from brimful.errors import BadInput
 from brimful.language import say
 from brimful.language.failures import os_errors_as
+from brimful.specs.toml import read_toml
 
 
 def read_queues(path: Path) -> list[dict[str, Any]]:
     """In the form of `PUT /v1/queues`; the server checks their values."""
     try:
         with os_errors_as("language.cannot_read", path=path):
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+            tables = read_toml(path)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(say("client.bad_queues_file", path=path, why=error)) from error
     for name, table in tables.items():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import stat
+import errno
 from itertools import islice
 from pathlib import Path
 
 from brimful.errors import BadInput, NotFound
+from brimful.files import read_given
 from brimful.language import Number, Plain, Quoted, Sentence, say
 from brimful.language.near import similar
 
 MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a few kilobytes
+_KINDS = {errno.EISDIR: say("configs.folder"), errno.ENXIO: say("configs.not_regular_file")}
 
 
 def read_config(path: Path, *, what: Sentence) -> str:
@@ -21,22 +23,19 @@ def read_config(path: Path, *, what: Sentence) -> str:
 def read_bytes(path: Path, *, what: Sentence, most: int) -> bytes:
     """The contents of a regular file of sane size: a pipe would block, and a device never ends."""
     name = Quoted(str(path))
+
+    def too_large(size: int) -> BadInput:
+        sizes = {"bytes": Number(size), "most": Number(most)}
+        return BadInput(say("configs.file_too_large", path=name, what=what, **sizes))
+
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            kind = say("configs.folder") if stat.S_ISDIR(found.st_mode) else say("configs.not_regular_file")
-            raise BadInput(say("configs.path_is", path=name, kind=kind, what=what))
-        raw = b""
-        if found.st_size <= most:
-            with path.open("rb") as file:
-                raw = file.read(most + 1)  # it may have grown, or not report its size
-        if (size := max(found.st_size, len(raw))) > most:
-            size_said = {"bytes": Number(size), "most": Number(most)}
-            raise BadInput(say("configs.file_too_large", path=name, what=what, **size_said))
-        return raw
+        return read_given(path, most=most, too_large=too_large)
     except FileNotFoundError:
         raise NotFound(say("configs.no_file", path=name, what=what), hint=_file_near(path)) from None
     except (OSError, ValueError) as error:
+        kind = _KINDS.get(error.errno or 0) if isinstance(error, OSError) else None
+        if kind is not None:
+            raise BadInput(say("configs.path_is", path=name, kind=kind, what=what)) from None
         raise BadInput(say("configs.unreadable", path=name, error=error)) from error
 
 

@@ -8,6 +8,7 @@ import warnings
 
 from brimful.configs.yaml_file import parse_yaml
 from brimful.errors import BadInput
+from brimful.specs.toml import parse_toml
 
 
 def suffix_of(text: str) -> str | None:
@@ -24,8 +25,8 @@ def suffix_of(text: str) -> str | None:
 def _is_toml(text: str) -> bool:
     """Needs a table: lines of only `key = value` are also Python, and are read as nanoGPT's."""
     try:
-        return any(isinstance(value, dict) for value in tomllib.loads(text).values())
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return any(isinstance(value, dict) for value in parse_toml(text, name="").values())
+    except (BadInput, tomllib.TOMLDecodeError):
         return False
 
 

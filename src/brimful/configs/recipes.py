@@ -10,7 +10,6 @@ pytorch/torchtitan, DeepSpeed's configuration reference, accelerate's default_co
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from brimful.configs.reading import Reading
 from brimful.configs.settings import own_word, parse_sets, unknown_key
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
+from brimful.specs.toml import parse_toml
 
 Words = dict[str, Any]
 # The model's name, and our settings for its training; None if the file is not one of theirs.
@@ -84,8 +84,8 @@ def _spread(said: Words) -> Words:
 def _toml(path: Path) -> dict[str, Any]:
     text = read_config(path, what=say("configs.torchtitan_toml"))
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        return parse_toml(text, name=path.name)
+    except ValueError as error:
         raise BadInput(say("configs.not_toml", name=path.name, problem=str(error)[:120])) from error
 
 

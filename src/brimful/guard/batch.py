@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.errors import BadInput, WorldFailed
-from brimful.files import write_whole
+from brimful.files import open_given, write_whole
 from brimful.language import Quoted, say
 from brimful.language.failures import needs_package, os_errors_as
 from brimful.units import HOUR_S
@@ -61,7 +61,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         at, digest, source = 0, hashlib.sha256(), self.source
-        with os_errors_as("guard.batch_unreadable", BadInput, path=source), source.open("rb") as file:
+        with os_errors_as("guard.batch_unreadable", BadInput, path=source), open_given(source) as file:
             for line in file:
                 self._starts.append(at)
                 at += len(line)

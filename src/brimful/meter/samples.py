@@ -7,6 +7,7 @@ and fields it does not know, so that a newer writer never breaks an older reader
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from brimful.errors import BadInput, NotFound
+from brimful.files import read_given
 from brimful.language import Plain, Sentence, os_words, say, verbatim
 from brimful.language.catalog import is_held
 
@@ -238,12 +240,13 @@ def _checked(name: str, hint: str, value: object) -> object:
 
 def read_samples(path: Path) -> Iterator[Sample]:
     """The samples of a file. A last line truncated by a crash ends it; other damage is reported."""
+
+    def too_large(size: int) -> BadInput:
+        return BadInput(say("meter.samples_too_big", name=path.name, bytes=size, most=_MOST_BYTES))
+
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            sizes = {"bytes": path.stat().st_size, "most": _MOST_BYTES}
-            raise BadInput(say("meter.samples_too_big", name=path.name, **sizes))
-        with path.open("rb") as file:
-            yield from _read(file.readlines(), name=path.name)
+        lines = io.BytesIO(read_given(path, most=_MOST_BYTES, too_large=too_large)).readlines()
+        yield from _read(lines, name=path.name)
     except FileNotFoundError:
         raise NotFound(say("meter.no_samples", path=path)) from None
     except OSError as error:

@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.errors import BadInput, NotFound, unreadable
 from brimful.fleet.node import TIERS, Node
 from brimful.language import Number, Quoted, Sentence, os_words, say
 from brimful.sim.world import SITE
 from brimful.specs.gpu import refuse_slip
+from brimful.specs.toml import read_toml
 from brimful.units import microusd_from_usd
 
 MAX_NODES = 100_000
 MAX_GPUS_PER_NODE = 1024
-MAX_FILE_BYTES = 2**20
 WORD = re.compile(r"(\d{1,9})x(\d{1,9})(?::([A-Za-z0-9._-]{1,64}))?(?:@(\$?[0-9.]{1,20}))?")
 HINT = say("sim.hint_fleet")
 # Key of a [[nodes]] table -> the type of its value.
@@ -60,20 +60,17 @@ def parse_fleet(text: str) -> list[Node]:
 
 def read_fleet(path: Path) -> list[Node]:
     """A fleet file: [[nodes]] tables with count, gpus, gpu, usd_per_gpu_hour and optional keys."""
-    if not path.is_file():
-        raise NotFound(say("sim.no_fleet_file", path=path), hint=HINT)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        tables = read_toml(path)
+    except FileNotFoundError as error:
+        raise NotFound(say("sim.no_fleet_file", path=path), hint=HINT) from error
     except OSError as error:
-        raise WorldFailed(say("sim.cannot_read", path=path, error=os_words(error))) from error
-    try:
-        tables = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise unreadable(say("sim.cannot_read", path=path, error=os_words(error)), error) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(say("sim.not_toml", path=path, error=error)) from error
     kinds: Any = tables.get("nodes")
     is_table = isinstance(kinds, list) and bool(kinds) and all(isinstance(kind, dict) for kind in kinds)
-    if not is_table or len(raw) > MAX_FILE_BYTES:
+    if not is_table:
         raise BadInput(say("sim.no_nodes_table", path=path))
     nodes: list[Node] = []
     for i, kind in enumerate(kinds, start=1):

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, NotFound
+from brimful.files import read_given
 from brimful.language import Quoted, os_words, say
 from brimful.specs.gpu import find_gpu
 from brimful.specs.names import read_table
+from brimful.specs.toml import parse_toml
 from brimful.units import MICROUSD, microusd_from_usd
 
 _MAX_BYTES = 1_000_000
@@ -42,16 +44,18 @@ def read_prices(path: Path, names: Collection[str] = ()) -> Prices:
 
     `names` are types as others spell them: Slurm's a100 may be any of four, and still has a price.
     """
+
+    def too_long(_: int) -> BadInput:
+        return BadInput(say("specs.prices_too_long", path=path), hint=_HINT)
+
     try:
-        text = path.read_bytes()[: _MAX_BYTES + 1].decode("utf-8")
+        text = read_given(path, most=_MAX_BYTES, too_large=too_long).decode("utf-8")
     except OSError as error:
         raise BadInput(
             say("specs.cannot_read_prices", path=path, error=os_words(error)), hint=_HINT
         ) from error
     except UnicodeDecodeError as error:
         raise BadInput(say("specs.not_text", path=path), hint=_HINT) from error
-    if len(text) > _MAX_BYTES:
-        raise BadInput(say("specs.prices_too_long", path=path), hint=_HINT)
     pairs = _csv(text, path) if path.suffix.lower() == ".csv" else _toml(text, path)
     rows = {}
     for name, dollars in pairs:
@@ -92,7 +96,7 @@ def _csv(text: str, path: Path) -> list[tuple[str, str]]:
 
 def _toml(text: str, path: Path) -> list[tuple[str, str]]:
     try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        table: dict[str, Any] = parse_toml(text, name=str(path))
+    except tomllib.TOMLDecodeError as error:
         raise BadInput(say("specs.not_toml", path=path, problem=str(error)[:120]), hint=_HINT) from error
     return [(name, str(value)) for name, value in table.items() if isinstance(value, int | float | str)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,8 +19,9 @@ from brimful.diagnose.causes import Answer as Cause
 from brimful.diagnose.claims.reading import language_of
 from brimful.diagnose.explain import About, Explanation, answer, explain, other_bytes_told
 from brimful.errors import BadInput
+from brimful.files import open_given
 from brimful.fit.fit import fit_reading
-from brimful.language import choose, say, tongue, words
+from brimful.language import Size, choose, say, tongue, words
 from brimful.language.failures import os_errors_as
 from brimful.specs.gpu import find_gpu
 
@@ -29,6 +32,7 @@ brimful explain crash.log --lang fr"""
 
 _MOST_LINES = 10  # in the answer to a plain question
 _KEPT_BYTES = _CHUNK_BYTES = 16_000_000  # a run dies at the end of its log
+_MOST_BYTES = 1 << 30  # `yes | brimful explain` never ends
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,15 +96,21 @@ def read_text(file: str) -> str:
         if sys.stdin is None or sys.stdin.isatty():
             raise BadInput(say("gpu.explain_no_text"))
         return _end_of(sys.stdin.buffer).decode("utf-8", errors="replace")
-    with os_errors_as("gpu.cannot_read", None, file=file), open(file, "rb") as source:  # noqa: PTH123 - or a pipe
+    with os_errors_as("gpu.cannot_read", None, file=file), open_given(Path(file), or_pipe=True) as source:
         return _end_of(source).decode("utf-8", errors="replace")
 
 
 def _end_of(source: BinaryIO) -> bytes:
-    """The last bytes of a file or pipe of any length."""
-    kept = b""
+    """The last bytes of a file of any length, or of a pipe that ends."""
+    kept, read_bytes = b"", 0
+    with suppress(OSError):  # tests and notebooks have an input without a file
+        if (size := os.fstat(source.fileno()).st_size) > _KEPT_BYTES:
+            source.seek(max(source.tell(), size - _KEPT_BYTES))
     while chunk := source.read(_CHUNK_BYTES):
         kept = (kept + chunk)[-_KEPT_BYTES:]
+        read_bytes += len(chunk)
+        if read_bytes > _MOST_BYTES:
+            raise BadInput(say("gpu.explain_text_too_long", most=Size(_MOST_BYTES)))
     return kept
 
 

@@ -20,8 +20,9 @@ from brimful.cli.render import bar, table
 from brimful.client.answers import BudgetAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.files import read_given
 from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
-from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, say, told, words
+from brimful.language import Number, Plain, Quoted, Sentence, Size, Usd, count, say, told, words
 from brimful.language.failures import os_errors_as
 from brimful.language.printable import all_printable, for_spreadsheet, printable
 from brimful.language.sentence import ExactUsd
@@ -30,6 +31,8 @@ from brimful.market.ledger import Ledger
 from brimful.market.periods import zone_of
 from brimful.scheduler.ports import Store
 from brimful.units import CENT, HOUR_S, cents_that_add_up
+
+MOST_LOG_BYTES = 1 << 30
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
@@ -284,9 +287,13 @@ def fold_log(path: Path, apply: Callable[[Event], None], *, whole: bool = True) 
     later event on would look right and be wrong, so with `whole` a log that numbers its events must begin
     with the first. It may have gaps: a tenant sees only events of its own jobs.
     """
+
+    def too_large(size: int) -> BadInput:
+        return BadInput(say("money.too_large", file=path, size=Size(size), most=Size(MOST_LOG_BYTES)))
+
     try:
         with os_errors_as("money.unreadable", None, file=path):
-            text = path.read_text(encoding="utf-8")
+            text = read_given(path, most=MOST_LOG_BYTES, too_large=too_large).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(say("money.not_text", file=path)) from error
     last = events = 0

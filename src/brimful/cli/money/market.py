@@ -10,6 +10,7 @@ from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.options import FILE
 from brimful.cli.render import bar, paint, paragraph, table
 from brimful.errors import BadInput
+from brimful.files import read_given
 from brimful.language import Percent, Several, Size, Usd, count, figures, say, told, words
 from brimful.language.failures import os_errors_as
 from brimful.language.printable import one_line
@@ -184,12 +185,12 @@ def _depth(cleared: Cleared) -> str:
 
 
 def _text(name: str) -> str:
-    path = Path(name)
+    def too_large(size: int) -> BadInput:
+        return BadInput(say("money.too_large", file=name, size=Size(size), most=Size(MOST_BYTES)))
+
     try:
         with os_errors_as("money.unreadable", None, file=name):
-            if (size := path.stat().st_size) > MOST_BYTES:
-                raise BadInput(say("money.too_large", file=name, size=Size(size), most=Size(MOST_BYTES)))
-            return path.read_text(encoding="utf-8")
+            return read_given(Path(name), most=MOST_BYTES, too_large=too_large).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(say("money.not_text", file=name)) from error
 

@@ -13,7 +13,7 @@ MAX_STATEMENT = 2000  # characters of a sentence or line of code
 _FRONT_MATTER = re.compile(r"\A\s*---\s*\n.*?\n---\s*\n", re.DOTALL)
 _MARKUP = re.compile(r"\*\*|`+|^\s*(?:[*+•-]|\d{1,2}[.)]|#{1,6})\s+", re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:[*+•>#-]|\d{1,2}[.)])\s")
-_CODE = re.compile(r"\s*#?\s*[\w.]{1,60}\s?[=:](?:\s|\S*\s+#)|\s*(?:export|pip|python)\s")
+_CODE = re.compile(r"\s*+(?:#\s*+)?[\w.]{1,60}\s?[=:](?:\s|\S*\s+#)|\s*+(?:export|pip|python)\s")
 _END = re.compile(r"(?<=[.!?…])(?<!\b\w\.)(?<!\s\d\.)\s+(?=[^\Wa-z_]|[¿¡«\"'(])")
 # Program output.
 _PRINTED = re.compile(

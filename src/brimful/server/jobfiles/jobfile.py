@@ -11,6 +11,7 @@ from brimful.configs.files import decode
 from brimful.configs.plain import parse_plain
 from brimful.configs.yaml_file import MAX_BYTES
 from brimful.errors import BadInput, NotFound, unreadable
+from brimful.files import read_given
 from brimful.language import Number, Quoted, Sentence, os_words, say
 from brimful.units import integer_from_text
 
@@ -50,19 +51,17 @@ def read_job_file(path: Path) -> JobFile:
 
 def _text(path: Path) -> str:
     """The whole file; a pipe works too, as in `brimful submit <(generate)`."""
+
+    def too_large(size: int) -> BadInput:
+        sizes = {"size": Number(size), "max_bytes": Number(MAX_BYTES)}
+        return BadInput(say("jobfile.too_large", path=path, **sizes), code="too_large")
+
     try:
-        size = path.stat().st_size
-        if size <= MAX_BYTES:
-            with path.open("rb") as file:
-                raw = file.read(MAX_BYTES + 1)  # a pipe does not report its size
-            size = max(size, len(raw))
+        raw = read_given(path, most=MAX_BYTES, too_large=too_large, or_pipe=True)
     except FileNotFoundError as error:
         raise NotFound(say("jobfile.no_file", path=path)) from error
     except OSError as error:
         raise unreadable(say("jobfile.cannot_read", path=path, error=os_words(error)), error) from error
-    if size > MAX_BYTES:
-        problem = say("jobfile.too_large", path=path, size=Number(size), max_bytes=Number(MAX_BYTES))
-        raise BadInput(problem, code="too_large")
     return decode(raw, name=str(path)).replace("\r\n", "\n")
 
 

@@ -6,17 +6,19 @@ of the Can't Be Late and SkyServe authors.
 
 from __future__ import annotations
 
-import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, NotFound
-from brimful.language import Number, say
+from brimful.language import Number, os_words, say
 from brimful.sim.deadlines import Capacity
+from brimful.sim.traces.reading import numbered_lines, open_unpacked
 
 MOST_LOOKS = 20_000_000
+MOST_LINE_BYTES = 16 << 20  # a year of looks every five minutes, none like the one before, has 1 MB
 
 Record = dict[str, Any]
 
@@ -58,14 +60,15 @@ def read_capacity(
 
 def _records(path: Path) -> Iterator[Record]:
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-            for n, line in enumerate(file, 1):
+        with open_unpacked(path) as stream:
+            for n, line in numbered_lines(stream, path.name, most=MOST_LINE_BYTES):
                 if line.strip():
-                    yield _record(line, f"{path.name} line {n}")
+                    yield _record(line.decode("utf-8"), f"{path.name} line {n}")
     except FileNotFoundError as error:
         raise NotFound(say("sim.no_file", path=path), hint=say("sim.hint_name_file")) from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise BadInput(say("sim.capacity_unreadable", name=path.name, error=error)) from error
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        why = os_words(error) if isinstance(error, OSError) else error
+        raise BadInput(say("sim.capacity_unreadable", name=path.name, error=why)) from error
 
 
 def _record(line: str, where: str) -> Record:
@@ -73,7 +76,7 @@ def _record(line: str, where: str) -> Record:
         body = json.loads(line)
         gap, nodes, runs = float(body["gap_seconds"]), int(body.get("nodes", 1)), body["runs"]
         looks = [(float(value), int(ticks)) for value, ticks in runs]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(say("sim.bad_capacity_record", where=where, error=repr(error)[:160])) from error
     if not 1 <= gap <= 86_400 or nodes < 1 or any(ticks < 0 for _, ticks in looks):
         raise BadInput(say("sim.capacity_out_of_range", where=where))

@@ -14,7 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from brimful.errors import BadInput, NotFound, Said, WorldFailed
+from brimful.errors import BadInput, NotFound, Said, unreadable
+from brimful.files import open_given
 from brimful.fleet.job import Job, Pairs
 from brimful.fleet.node import Node
 from brimful.language import Number, Plain, Quoted, Sentence, os_words, say
@@ -261,7 +262,7 @@ class Source:
         except IsADirectoryError as error:
             raise BadInput(say("sim.is_folder", path=self.path)) from error
         except OSError as error:
-            raise WorldFailed(say("sim.cannot_read", path=self.path, error=os_words(error))) from error
+            raise unreadable(say("sim.cannot_read", path=self.path, error=os_words(error)), error) from error
 
     def _broken(self, error: Exception) -> BadInput:
         return BadInput(say("sim.cannot_unpack", name=self.name, error=error))
@@ -269,20 +270,18 @@ class Source:
 
 def open_unpacked(path: Path) -> IO[bytes]:
     """A file's bytes, decompressed if necessary."""
-    with path.open("rb") as file:
+    with open_given(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
-    return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
+    return cast(IO[bytes], gzip.open(path, "rb")) if packed else open_given(path)
 
 
-def numbered_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(stream: IO[bytes], name: str, *, most: int = MAX_ROW_BYTES) -> Iterator[tuple[int, bytes]]:
     """Line by line, so that a file that decompresses without end is stopped early."""
     total = 0
-    for number, line in enumerate(iter(lambda: stream.readline(MAX_ROW_BYTES + 1), b""), 1):
+    for number, line in enumerate(iter(lambda: stream.readline(most + 1), b""), 1):
         total += len(line)
-        if len(line) > MAX_ROW_BYTES:
-            raise BadInput(
-                say("sim.row_too_long", name=name, number=Plain(number), most=Number(MAX_ROW_BYTES))
-            )
+        if len(line) > most:
+            raise BadInput(say("sim.row_too_long", name=name, number=Plain(number), most=Number(most)))
         if total > MAX_UNPACKED_BYTES:
             raise BadInput(say("sim.unpacks_too_large", name=name, most=Number(MAX_UNPACKED_BYTES)))
         yield number, line
