@@ -183,8 +183,13 @@ def test_a_job_that_others_tell_to_end_is_not_done_and_burns_no_try(site: Lab, c
 def test_one_that_is_sent_away_while_its_checkpoints_are_made_ready_has_not_failed(site: Lab) -> None:
     seal_a_terabyte(site)
     site.start(RUNS)
-    eventually(lambda: any("a.1" in each.parts for each in site.folder.rglob("started.json")))
+    eventually(lambda: _is_begun(site))
     site.tell_by_others("a.1")
     ended = site.waits_for("ended")
     assert (ended.cause, ended.exit_code) == ("preempted_by_engine", None)
     assert not (site.folder / "ran").exists()
+
+
+def _is_begun(site: Lab) -> bool:
+    site.engine.observe(["a.1"])  # where its place is not there yet, an engine goes on when it is asked
+    return any("a.1" in each.parts for each in site.folder.rglob("started.json"))
